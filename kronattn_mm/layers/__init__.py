@@ -1,0 +1,14 @@
+"""Attention layers over the operators of :mod:`kronattn_mm.ops`; torch alone is needed.
+
+They take ``in_channels`` by keyword and keep the shape of what they are given, which is all that
+``kronattn_mm.Plugged`` and mmcv's plugins ask for. :mod:`kronattn_mm.registry` makes them known
+to the OpenMMLab registries.
+"""
+
+from .efficient_attention import (EfficientAttention1d, EfficientAttention2d,
+                                  EfficientAttention3d)
+from .regular_attention import RegularAttention2d
+
+__all__ = [
+    'EfficientAttention1d', 'EfficientAttention2d', 'EfficientAttention3d', 'RegularAttention2d'
+]

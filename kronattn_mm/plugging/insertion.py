@@ -1,0 +1,108 @@
+"""An inserted layer: the forward hook that applies it, and the container that owns it.
+
+The layers are children of the module they were inserted into, under ``attention``, so that no
+name of the module itself changes. The hook is a bound method: a copy of the model (mmengine's EMA
+takes one) then calls the copy of the layer, where a closure would go on calling the original.
+"""
+
+from typing import Any
+
+from mmengine.model import ModuleDict
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.checkpoint import checkpoint
+
+from .points import Point
+
+
+class Insertion:
+    """One inserted layer, where it sits and how it is run.
+
+    Args:
+        point (Point): Where the layer was inserted.
+        layer (nn.Module): The layer; ``attention.<point>`` of the module it was inserted into.
+        config (dict): What it was built from, ``in_channels`` included.
+        shape (tuple[int, ...], optional): Shape of the small input with which it was tried out.
+        norm_eval (bool): Keep the batch norms in the layer in eval mode. Defaults to False.
+        with_cp (bool): Recompute the layer in the backward pass instead of keeping what it needs
+            there (gradient checkpointing). Defaults to False.
+    """
+
+    def __init__(self, point: Point, layer: nn.Module, config: dict[str, Any],
+                 shape: tuple[int, ...] | None = None, norm_eval: bool = False,
+                 with_cp: bool = False) -> None:
+        self.point = point.name
+        self.path = point.path
+        self.index = point.index
+        self.layer = layer
+        self.config = config
+        self.shape = shape
+        self.norm_eval = norm_eval
+        self.with_cp = with_cp
+
+    def apply(self, module: nn.Module, args: tuple, output: Any) -> Any:
+        """Forward hook: pass the module's output, or the chosen one of several, through."""
+        if self.index is None:
+            return self._run(output)
+        outputs = list(output)
+        outputs[self.index] = self._run(outputs[self.index])
+        return tuple(outputs) if isinstance(output, tuple) else outputs
+
+    def _run(self, x: Tensor) -> Tensor:
+        if self.with_cp and x.requires_grad:
+            # Re-entrant checkpointing fails under DistributedDataParallel.
+            return checkpoint(self.layer, x, use_reentrant=False)
+        return self.layer(x)
+
+    def __repr__(self) -> str:
+        return f'Insertion(point={self.point!r}, layer={type(self.layer).__name__})'
+
+
+class Insertions(ModuleDict):
+    """Child ``attention`` of a plugged module: its inserted layers by point.
+
+    It is mmengine's ModuleDict and not torch's because ``init_weights`` has to reach the layers:
+    it undoes what the ``init_cfg`` of the enclosing module wrote into them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.insertions: dict[str, Insertion] = {}
+        self.replaced: dict[str, dict[str, Any]] = {}
+
+    def add(self, target: nn.Module, point: Point, insertion: Insertion) -> None:
+        """Own the layer of ``insertion`` and apply it to the output of ``target``."""
+        self[point.key] = insertion.layer
+        self.insertions[point.name] = insertion
+        target.register_forward_hook(insertion.apply)
+
+    def init_weights(self) -> None:
+        """Give every inserted layer the initialisation that its own class lays down."""
+        from .build import build_layer  # build.py needs the registry, which imports this package
+        for insertion in self.insertions.values():
+            layer = insertion.layer
+            if hasattr(layer, 'init_weights'):
+                layer.init_weights()
+            elif hasattr(layer, 'reset_parameters'):
+                layer.reset_parameters()
+            else:
+                # The constructor is all the initialisation this class has: run it again.
+                layer.load_state_dict(build_layer(insertion.config).state_dict())
+
+    def set_norm_modes(self, module: nn.Module, args: tuple) -> None:
+        """Forward pre-hook of the plugged module: norms follow the inserted layer.
+
+        The ``norm_eval`` of a backbone puts every batch norm inside it into eval mode each time
+        ``train()`` is called. Statistics of a norm that has just been inserted are those of
+        nothing; it has to learn them.
+        """
+        for insertion in self.insertions.values():
+            mode = insertion.layer.training and not insertion.norm_eval
+            for norm in norms(insertion.layer):
+                if norm.training != mode:
+                    norm.training = mode
+
+
+def norms(layer: nn.Module) -> list[nn.Module]:
+    """Return the norms in ``layer`` that behave differently in training and evaluation."""
+    return [child for child in layer.modules() if isinstance(child, _NormBase)]
