@@ -1,0 +1,71 @@
+# Two commands: `make quickstart` and `make test`. `make help` lists the rest.
+# Everything set-up writes lies in .venv; delete that folder to undo it.
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+
+# PYTHON names the interpreter that .venv is made from. Without it, the one that .venv has,
+# else the first of these that is of a supported version.
+ifdef PYTHON
+CHOSEN := --chosen
+else
+PYTHON := $(shell for p in $(CURDIR)/$(RUN) python3 python3.12 python3.11 python3.10; do \
+    if "$$p" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
+    2>/dev/null; then echo "$$p"; break; fi; done)
+endif
+
+# A folder of COCO form (see README.md); without it, scenes of handwritten digits are made.
+DATA ?=
+OUT ?= out/quickstart
+PYTEST_ARGS ?=
+
+# Caches that libraries would otherwise lay into the home folder.
+export MPLCONFIGDIR ?= $(CURDIR)/$(VENV)/cache/matplotlib
+export TORCH_HOME ?= $(CURDIR)/$(VENV)/cache/torch
+export TORCHINDUCTOR_CACHE_DIR ?= $(CURDIR)/$(VENV)/cache/inductor
+export TRITON_CACHE_DIR ?= $(CURDIR)/$(VENV)/cache/triton
+
+# Variables that set-up found necessary on this machine (see tools/setup/steps.py).
+RUN_ENV = env $$(cat $(VENV)/run.env)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart test test-slow lint clean clean-env
+
+help:
+	@echo 'make quickstart   train a small Mask R-CNN with efficient attention, show it in $(OUT)'
+	@echo '                  DATA=<COCO folder>: on your data   OUT=<folder>: results elsewhere'
+	@echo 'make test         the tests that take a few minutes (PYTEST_ARGS=... goes to pytest)'
+	@echo 'make test-slow    the tests that take longer'
+	@echo 'make setup        only the environment in .venv (the others do that by themselves)'
+	@echo '                  PYTHON=<interpreter 3.10 to 3.12>   KRONATTN_TORCH_INDEX=<index with'
+	@echo '                  other builds of torch>   PIP_FIND_LINKS=<folder with an mmcv wheel>'
+	@echo 'make lint         ruff'
+	@echo 'make clean        remove what builds and tests left; make clean-env removes .venv'
+
+setup:
+ifeq ($(strip $(PYTHON)),)
+	@echo 'No Python 3.10, 3.11 or 3.12 was found on the PATH. Install one' \
+	  '(Debian, Ubuntu: sudo apt-get install python3 python3-venv) or name it:' \
+	  'make setup PYTHON=/path/to/python3.11' >&2; exit 1
+else
+	@"$(PYTHON)" tools/setup/prepare.py $(CHOSEN)
+endif
+
+quickstart: setup
+	@$(RUN_ENV) $(RUN) tools/quickstart.py $(if $(DATA),--data "$(DATA)") --out "$(OUT)"
+
+test: setup
+	@$(RUN_ENV) $(RUN) -m pytest -m 'not slow' $(PYTEST_ARGS)
+
+test-slow: setup
+	@$(RUN_ENV) $(RUN) -m pytest -m slow $(PYTEST_ARGS)
+
+lint: setup
+	@$(RUN) -m ruff check .
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+clean-env:
+	rm -rf $(VENV)
