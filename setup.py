@@ -63,7 +63,8 @@ class BuildPyWithMim(build_py):
             for path in [source] if source.is_file() else sorted(source.rglob('*')):
                 relative = path.relative_to(ROOT)
                 # Set-up of a checkout has no meaning in an installed package.
-                skipped = relative.parts[:2] == ('tools', 'setup') or '__pycache__' in relative.parts
+                skipped = (relative.parts[:2] == ('tools', 'setup')
+                           or '__pycache__' in relative.parts)
                 if path.is_file() and not skipped:
                     files[str(path)] = str(target_root / relative)
         return files

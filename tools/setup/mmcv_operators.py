@@ -12,7 +12,7 @@ import tarfile
 import time
 from pathlib import Path
 
-from checks import GIB, Machine, find_nvcc
+from checks import GIB, Machine
 
 DISTRIBUTION = 'onedl-mmcv'
 # Measured: 8 minutes on two idle cores with -O2 -g0 (27 with the default flags).

@@ -5,8 +5,6 @@ the standard library. This file alone must also be readable for Pythons that are
 they get the message below and not a syntax error.
 """
 
-from __future__ import print_function
-
 import sys
 
 SUPPORTED = ((3, 10), (3, 12))

@@ -229,8 +229,8 @@ def usable_nvcc(env: Environment, machine: checks.Machine) -> str | None:
                                 capture_output=True, text=True).stdout.strip()
     if mmcv_operators.cuda_fits(answer.stdout, torch_cuda):
         return nvcc
-    say(f'note: {nvcc} is of another CUDA version than torch (CUDA {torch_cuda}): mmcv\'s operators '
-        'are compiled for the CPU only, and the quickstart trains on the CPU')
+    say(f'note: {nvcc} is of another CUDA version than torch ({torch_cuda}), so the operators of '
+        'mmcv are compiled for the CPU only, and the quickstart trains on the CPU')
     return None
 
 
@@ -305,8 +305,8 @@ def write_run_environment(env: Environment, facts: dict) -> None:
     cpu_only = facts['gpu'] and facts['operators'] == 'cpu'
     (env.folder / 'run.env').write_text('CUDA_VISIBLE_DEVICES=\n' if cpu_only else '')
     if cpu_only:
-        say("note: mmcv's operators are for the CPU only, so the quickstart and the tests leave the "
-            'GPU alone')
+        say("note: mmcv's operators are for the CPU only, so the quickstart and the tests leave "
+            'the GPU alone')
 
 
 def pip_environment(env: Environment) -> dict[str, str]:
