@@ -1,0 +1,10 @@
+# Efficient attention (arXiv 1812.01243), table 2, non-local module, row fpn2.
+# Out of memory in the paper (12 GB GPUs): the attention alone takes 1.34 GB for each picture there.
+_base_ = './mask-rcnn_r50_fpn_32xb2-24e_coco.py'
+
+attention = dict(type='kronattn_mm.RegularAttention2d', key_channels=64, value_channels=64)
+model = dict(
+    neck=dict(
+        type='kronattn_mm.Plugged',
+        base='mmdet.FPN',
+        insert=[dict(at='fpn2', layer=attention)]))
