@@ -1,0 +1,5 @@
+"""Hooks for mmengine's runner."""
+
+from .attention_map_hook import AttentionMapHook
+
+__all__ = ['AttentionMapHook']
