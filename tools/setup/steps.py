@@ -154,12 +154,10 @@ def must_compile(env: Environment) -> bool:
 
 def registry_has_wheel(env: Environment, version: str) -> bool:
     """Asks pip, which also knows configured indexes and remote PIP_FIND_LINKS."""
-    for python in (str(env.python), sys.executable):
-        pip = [python, '-m', 'pip']
-        if subprocess.run([*pip, '--version'], capture_output=True).returncode == 0:
-            break
-    else:
-        return False
+    python = str(env.python) if env.python_version() else sys.executable
+    pip = [python, '-m', 'pip']
+    if subprocess.run([*pip, '--version'], capture_output=True).returncode:
+        return False  # as on a Debian without python3-venv and python3-pip
     say(f'Looking for a ready wheel of {mmcv_operators.DISTRIBUTION} {version} ...')
     command = [*pip, 'download', '--quiet', '--no-deps', '--only-binary', ':all:',
                '--dest', str(env.wheels), f'{mmcv_operators.DISTRIBUTION}==={version}']
