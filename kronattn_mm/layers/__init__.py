@@ -5,8 +5,7 @@ They take ``in_channels`` by keyword and keep the shape of what they are given, 
 to the OpenMMLab registries.
 """
 
-from .efficient_attention import (EfficientAttention1d, EfficientAttention2d,
-                                  EfficientAttention3d)
+from .efficient_attention import EfficientAttention1d, EfficientAttention2d, EfficientAttention3d
 from .regular_attention import RegularAttention2d
 
 __all__ = [

@@ -79,7 +79,7 @@ class AttentionBlock(nn.Module):
         self._check_input(x)
         query = self._split_heads(self.queries(x))
         attended = self.attend(query, x)
-        attended = attended.flatten(1, 2).unflatten(-1, x.shape[2:])
+        attended = attended.reshape(x.shape[0], self.value_channels, *x.shape[2:])
         return x + self.reprojection(attended)
 
     def attend(self, query: Tensor, x: Tensor) -> Tensor:

@@ -7,8 +7,6 @@ equations 1 and 2; the same operator is equation 1 of "Kronecker Attention Netwo
 Cost, multiply-accumulates: m n (d_k + d_v). Memory: the similarities, m n.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -43,7 +41,7 @@ def dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
         if dtype in (torch.float16, torch.bfloat16):
             query, key, value = query.float(), key.float(), value.float()
         if normalization == 'scaling':
-            scale = 1 / math.sqrt(key.shape[-1])
+            scale = key.shape[-1]**-0.5  # not math.sqrt, which would fix n in an exported graph
             similarity = (query * scale).transpose(-2, -1) @ (key * scale)
         else:
             similarity = (query.transpose(-2, -1) @ key).softmax(dim=-1)

@@ -12,8 +12,6 @@ Cost, multiply-accumulates: (m + n) d_k d_v. Memory beside inputs and output: th
 maps, d_k (m + n), and the context, d_k d_v.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -52,7 +50,7 @@ def efficient_attention(query: Tensor, key: Tensor, value: Tensor,
             # number, so the weights stay in float32 until they have been summed over.
             query, key, value = query.float(), key.float(), value.float()
         if normalization == 'scaling':
-            scale = 1 / math.sqrt(key.shape[-1])
+            scale = key.shape[-1]**-0.5  # not math.sqrt, which would fix n in an exported graph
             context = (value * scale) @ (key * scale).transpose(-2, -1)
         else:
             query = query.softmax(dim=-2)
@@ -72,5 +70,5 @@ def template_maps(key: Tensor, normalization: str = 'softmax') -> Tensor:
         Tensor: The maps, ``(..., d_k, n)``.
     """
     if normalization == 'scaling':
-        return key / math.sqrt(key.shape[-1])
+        return key * key.shape[-1]**-0.5
     return key.softmax(dim=-1)

@@ -1,0 +1,67 @@
+"""The papers' equations in float64, as plain loops over positions: slow and independent."""
+
+import numpy as np
+
+
+def softmax(row: np.ndarray) -> np.ndarray:
+    """Softmax of one vector."""
+    exponentials = np.exp(row - row.max())
+    return exponentials / exponentials.sum()
+
+
+def dot_product_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray,
+                          normalization: str) -> np.ndarray:
+    """EA paper, equations 1 and 2, with tokens in rows: Q (m, d_k), K (n, d_k), V (n, d_v)."""
+    n = key.shape[0]
+    result = np.zeros((query.shape[0], value.shape[1]))
+    for i in range(query.shape[0]):
+        similarity = np.array([query[i] @ key[j] for j in range(n)])
+        weights = softmax(similarity) if normalization == 'softmax' else similarity / n
+        for j in range(n):
+            result[i] += weights[j] * value[j]
+    return result
+
+
+def efficient_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray,
+                        normalization: str) -> np.ndarray:
+    """EA paper, equations 3 and 4, with tokens in rows: Q (m, d_k), K (n, d_k), V (n, d_v)."""
+    n, d_k = key.shape
+    if normalization == 'softmax':
+        queries = np.stack([softmax(row) for row in query])
+        keys = np.stack([softmax(key[:, channel]) for channel in range(d_k)], axis=1)
+    else:
+        queries, keys = query / np.sqrt(n), key / np.sqrt(n)
+    result = np.zeros((query.shape[0], value.shape[1]))
+    for channel in range(d_k):
+        context = sum(keys[j, channel] * value[j] for j in range(n))
+        for i in range(query.shape[0]):
+            result[i] += queries[i, channel] * context
+    return result
+
+
+def attention_block(x: np.ndarray, weights: dict[str, np.ndarray], num_heads: int,
+                    normalization: str, attention=efficient_attention,
+                    pool=None) -> np.ndarray:
+    """EA paper, section 3.2: the block around the operator, one image ``(C, *spatial)``."""
+    tokens = x.reshape(x.shape[0], -1).T  # one row for each position
+
+    def project(name: str, rows: np.ndarray) -> np.ndarray:
+        weight = weights[f'{name}.weight'].reshape(weights[f'{name}.weight'].shape[0], -1)
+        return np.stack([weight @ row + weights[f'{name}.bias'] for row in rows])
+
+    query, key, value = (project(name, tokens) for name in ('queries', 'keys', 'values'))
+    if pool is not None:
+        key, value = pool(key, x.shape[1:]), pool(value, x.shape[1:])
+    heads = [attention(*parts, normalization) for parts in zip(
+        np.split(query, num_heads, axis=1), np.split(key, num_heads, axis=1),
+        np.split(value, num_heads, axis=1), strict=True)]
+    attended = project('reprojection', np.concatenate(heads, axis=1))
+    return x + attended.T.reshape(x.shape)
+
+
+def max_pool_2x2(rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """2 x 2 maximum over a map given as rows of positions; what sticks out counts by itself."""
+    height, width = shape
+    grid = rows.reshape(height, width, -1)
+    return np.stack([grid[i:i + 2, j:j + 2].max(axis=(0, 1))
+                     for i in range(0, height, 2) for j in range(0, width, 2)])
