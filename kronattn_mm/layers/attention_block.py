@@ -1,4 +1,4 @@
-"""The block around an attention operator: 1x1 projections before it, reprojection and residual after.
+"""The block around an attention operator: projections before it, reprojection and residual after.
 
 Paper: "Efficient Attention" (arXiv 1812.01243), section 3.2, last paragraph; the non-local block
 has the same structure with dot-product attention in the middle, so that the two can be compared,

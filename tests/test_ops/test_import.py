@@ -22,7 +22,8 @@ def run(code: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize('package', ['kronattn_mm', 'kronattn_mm.ops', 'kronattn_mm.layers'])
 def test_import_without_openmmlab(package):
-    result = run(f'import {package}; print(sorted(m for m in sys.modules if m.split(".")[0] in BLOCKED))')
+    result = run(f'import {package}\n'
+                 'print(sorted(m for m in sys.modules if m.split(".")[0] in BLOCKED))')
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip().endswith('[]')
 

@@ -170,8 +170,8 @@ def test_active_layers_change_the_output(case):
 def test_every_parameter_gets_a_gradient(case):
     module = case.active()
     module.train()
-    sum((output * torch.randn_like(output)).sum() for output in tensors(module(case.inputs(*case.sizes[0])))
-        ).backward()
+    outputs = tensors(module(case.inputs(*case.sizes[0])))
+    sum((output * torch.randn_like(output)).sum() for output in outputs).backward()
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             assert parameter.grad is not None, name
