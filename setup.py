@@ -86,7 +86,7 @@ setup(
     description='Attention for any OpenMMLab detector, segmenter or classifier, by config alone',
     long_description=readme(),
     long_description_content_type='text/markdown',
-    license='Apache-2.0',
+    license_expression='Apache-2.0',
     license_files=['LICENSE'],
     classifiers=[
         'Development Status :: 4 - Beta',
