@@ -12,8 +12,12 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
 from ..registry import HOOKS
-from ..visualization.attention_maps import (AttentionMapError, MapRecorder, choose_layer,
-                                            shown_region)
+from ..visualization.attention_maps import (
+    AttentionMapError,
+    MapRecorder,
+    choose_layer,
+    shown_region,
+)
 
 
 @HOOKS.register_module()

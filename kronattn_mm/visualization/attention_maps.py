@@ -1,4 +1,4 @@
-"""The global attention maps of an inserted layer: recorded while a model predicts, and chosen among.
+"""The global attention maps of an inserted layer: recorded as a model predicts, and chosen among.
 
 Paper: "Efficient Attention" (arXiv 1812.01243), section 3.4, where each row of the normalised keys
 is a global attention map, and Figure 3, which shows three of the maps at fpn1. The paper does not

@@ -20,6 +20,7 @@ PERCENTILES = (1, 99)
 _OPACITY = (0.35, 0.8)
 _QUIET = '#505050'
 _DPI = 110
+_LEAST_WIDTH = 7  # inches, for the heading
 _LUMA = (0.299, 0.587, 0.114)
 
 
@@ -83,7 +84,8 @@ def attention_picture(image: np.ndarray, maps: Tensor, network_shape: tuple[int,
 
     rows, columns, width, height = _arrange(len(order) + 1, region)
     head, foot, caption, gap = (0.40 if not warning else 0.62), 0.60, 0.46, 0.12
-    size = (columns * (width + gap) + gap, rows * (height + caption + gap) + head + foot)
+    size = (max(columns * (width + gap) + gap, _LEAST_WIDTH),
+            rows * (height + caption + gap) + head + foot)
     figure = Figure(figsize=size, dpi=_DPI, facecolor='white')
     canvas = FigureCanvasAgg(figure)
 
@@ -175,10 +177,11 @@ def _short(value: float) -> str:
 
 
 def _fit(text: Any, parts: list[str], inches: float) -> None:
-    """Write ``parts`` into a text of the figure, shortening the first until they fit."""
+    """Write ``parts`` into a text of the figure; cut the first, then shrink, until they fit."""
     first, *rest = parts
     for letters in range(len(first), -1, -1):
         shown = first if letters == len(first) else f'…{first[len(first) - letters:]}'
         text.set_text(' · '.join(part for part in [shown, *rest] if part))
         if text.get_window_extent().width <= inches * _DPI:
             return
+    text.set_fontsize(text.get_fontsize() * inches * _DPI / text.get_window_extent().width)
