@@ -1,0 +1,261 @@
+"""A run told in one page: pictures of predictions, curves, and a self-contained HTML file.
+
+Reads what mmengine and mmdet leave (``vis_data/scalars.json``, the predictions that ``test.py
+--out`` writes) and needs neither of them for the curves and the page.
+"""
+import base64
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_TEMPLATE = Path(__file__).with_name('report.html.j2')
+# Two colours that differ in brightness too, on white; each line also has its own dash pattern.
+_LINES = (('#0b5394', '-'), ('#c2500a', '--'), ('#0b5394', ':'), ('#c2500a', '-.'))
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary name beside ``path`` that becomes ``path`` if nothing is raised."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f'.{path.stem}.', suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    draft = Path(name)
+    try:
+        yield draft
+        draft.chmod(0o644)  # mkstemp makes it private
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file under a temporary name and rename it."""
+    with replacing(path) as draft:
+        draft.write_text(text, encoding='utf-8')
+
+
+def read_scalars(work_dir: str | Path) -> tuple[list[dict], list[dict]]:
+    """Read what mmengine's LocalVisBackend logged in a work directory.
+
+    A run that was interrupted and resumed has several log folders; where two of them hold the
+    same step, the later one counts.
+
+    Args:
+        work_dir: The ``--work-dir`` of train.py.
+
+    Returns:
+        The training records (with ``step``, ``epoch``, ``loss``...) and the validation records
+        (with ``step``, which is the epoch, and ``coco/...``), each in order of ``step``.
+
+    Raises:
+        FileNotFoundError: No log is there.
+    """
+    training: dict[int, dict] = {}
+    validation: dict[int, dict] = {}
+    files = sorted(Path(work_dir).glob('*/vis_data/scalars.json'))
+    if not files:
+        raise FileNotFoundError(f'{work_dir} holds no */vis_data/scalars.json')
+    for file in files:
+        for line in file.read_text().splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:  # the last line of a run that was killed
+                continue
+            target = training if 'loss' in record else validation
+            target[record['step']] = record
+    return ([training[step] for step in sorted(training)],
+            [validation[step] for step in sorted(validation)])
+
+
+def draw_loss(training: Sequence[Mapping], path: str | Path) -> None:
+    """Draw the total loss and its largest parts over the epochs, as PNG.
+
+    Args:
+        training: Training records of :func:`read_scalars`.
+        path: Where to write.
+    """
+    per_epoch: dict[int, int] = {}
+    for record in training:
+        per_epoch[record['epoch']] = max(per_epoch.get(record['epoch'], 0), record['iter'])
+    done = np.cumsum([0] + [per_epoch[epoch] for epoch in sorted(per_epoch)])
+    length = max(np.diff(done))  # iterations an epoch
+    x = [record['step'] / length for record in training]
+    parts = dict(loss='all losses', loss_cls='class of a region', loss_bbox='box of a region',
+                 loss_mask='mask of a region')
+    with _axes(path, 'Training loss', 'epoch', 'loss') as axes:
+        for (key, label), (colour, dash) in zip(parts.items(), _LINES, strict=True):
+            if key in training[0]:
+                axes.plot(x, [record.get(key, np.nan) for record in training], dash, color=colour,
+                          label=label, linewidth=2.5 if key == 'loss' else 1.5)
+        start = np.median([record['loss'] for record in training[:max(5, len(training) // 10)]])
+        axes.set_ylim(0, 1.3 * max(start, 0.1))  # the first steps may be far off
+        axes.legend()
+
+
+def draw_precision(validation: Sequence[Mapping], path: str | Path) -> None:
+    """Draw box and mask AP on the held-out pictures over the epochs, as PNG.
+
+    Args:
+        validation: Validation records of :func:`read_scalars`.
+        path: Where to write.
+    """
+    lines = {'coco/bbox_mAP_50': 'box AP50', 'coco/segm_mAP_50': 'mask AP50',
+             'coco/bbox_mAP': 'box AP', 'coco/segm_mAP': 'mask AP'}
+    with _axes(path, 'Held-out pictures', 'epoch', 'average precision') as axes:
+        for (key, label), (colour, dash) in zip(lines.items(), _LINES, strict=True):
+            points = [(record['step'], record[key]) for record in validation if key in record]
+            if points:
+                axes.plot(*zip(*points, strict=True), dash, color=colour, marker='o', markersize=4,
+                          label=label, linewidth=2)
+        axes.set_ylim(0, max(0.05, min(1, 1.15 * axes.get_ylim()[1])))
+        axes.legend()
+
+
+@contextmanager
+def _axes(path: str | Path, title: str, x: str, y: str) -> Iterator[Any]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+    figure = Figure(figsize=(6.4, 4), dpi=130, layout='constrained')
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot(title=title, xlabel=x, ylabel=y)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.spines[['top', 'right']].set_visible(False)
+    yield axes
+    axes.set_xlim(left=0)
+    with replacing(path) as draft:
+        figure.savefig(draft, format='png')
+
+
+def choose_pictures(predictions: Sequence[Mapping], annotation_file: str | Path,
+                    count: int) -> list[Mapping]:
+    """Choose pictures spread over the set, each with at least two objects where possible.
+
+    Not the best ones: nothing about the predictions enters the choice.
+
+    Args:
+        predictions: As :func:`draw_predictions` takes them.
+        annotation_file: The COCO file with their ground truth.
+        count: How many.
+    """
+    objects: dict[int, int] = {}
+    for entry in json.loads(Path(annotation_file).read_text())['annotations']:
+        objects[entry['image_id']] = objects.get(entry['image_id'], 0) + 1
+    busy = [one for one in predictions if objects.get(one['img_id'], 0) >= 2]
+    pool = busy if len(busy) >= count else list(predictions)
+    places = np.linspace(0, len(pool) - 1, min(count, len(pool))).round().astype(int)
+    return [pool[place] for place in places]
+
+
+def draw_predictions(predictions: Sequence[Mapping], annotation_file: str | Path,
+                     classes: Sequence[str], out_dir: str | Path, score: float = 0.5,
+                     side: int = 480) -> list[Path]:
+    """Draw ground truth (left) and predictions (right) with mmdet's visualizer.
+
+    Args:
+        predictions: Entries of the list that mmdet's ``test.py --out`` writes: ``img_id``,
+            ``img_path`` and ``pred_instances`` with boxes in pixels and run-length masks.
+        annotation_file: The COCO file with their ground truth.
+        classes: Class names by label.
+        out_dir: Folder for the PNGs, which are named after the pictures.
+        score: Predictions below this are not drawn.
+        side: Pictures are enlarged to this longer side in pixels, so that labels can be read.
+
+    Returns:
+        The files written.
+    """
+    import torch
+    from mmdet.structures import DetDataSample
+    from mmdet.structures.mask import BitmapMasks
+    from mmdet.visualization import DetLocalVisualizer
+    from mmengine.structures import InstanceData
+    from PIL import Image
+    from pycocotools import mask as run_lengths
+    from pycocotools.coco import COCO
+
+    with open(os.devnull, 'w') as silence, _stdout(silence):
+        truth = COCO(str(annotation_file))
+    labels = {category: classes.index(entry['name']) for category, entry in truth.cats.items()
+              if entry['name'] in classes}
+    visualizer = DetLocalVisualizer(line_width=2, alpha=0.5)
+    visualizer.dataset_meta = dict(classes=tuple(classes), palette=_palette(len(classes)))
+
+    def instances(boxes: np.ndarray, names: Sequence[int], masks: Sequence[np.ndarray],
+                  scale: float, shape: tuple[int, int], **fields: Any) -> InstanceData:
+        height, width = (round(scale * length) for length in shape)
+        stack = np.stack(masks) if len(masks) else np.zeros((0, *shape), np.uint8)
+        large = BitmapMasks(stack.astype(np.uint8), *shape).resize((height, width), 'bilinear')
+        return InstanceData(
+            bboxes=torch.as_tensor(np.asarray(boxes, np.float32).reshape(-1, 4) * scale),
+            labels=torch.as_tensor(np.asarray(names, np.int64)),
+            masks=large.masks.astype(bool), **fields)
+
+    paths = []
+    for one in predictions:
+        image = Image.open(one['img_path']).convert('RGB')
+        shape = image.height, image.width
+        scale = max(1.0, side / max(shape))
+        entries = [entry for entry in truth.loadAnns(truth.getAnnIds(one['img_id'], iscrowd=False))
+                   if entry['category_id'] in labels]
+        corners = [(x, y, x + w, y + h) for x, y, w, h in (entry['bbox'] for entry in entries)]
+        found = one['pred_instances']
+        keep = np.flatnonzero(np.asarray(found['scores']) >= score)
+        sample = DetDataSample(
+            gt_instances=instances(
+                corners, [labels[entry['category_id']] for entry in entries],
+                [truth.annToMask(entry) for entry in entries], scale, shape),
+            pred_instances=instances(
+                np.asarray(found['bboxes'])[keep], np.asarray(found['labels'])[keep],
+                [run_lengths.decode(found['masks'][index]) for index in keep], scale, shape,
+                scores=torch.as_tensor(np.asarray(found['scores'])[keep])))
+        large = image.resize((round(scale * shape[1]), round(scale * shape[0])),
+                             Image.Resampling.BICUBIC)
+        path = Path(out_dir) / f'{Path(one["img_path"]).stem}.png'
+        visualizer.add_datasample('', np.asarray(large), sample, pred_score_thr=score)
+        with replacing(path) as draft:
+            Image.fromarray(visualizer.get_image()).save(draft)
+        paths.append(path)
+    return paths
+
+
+def _palette(count: int) -> list[tuple[int, int, int]]:
+    from matplotlib import colormaps
+    colours = colormaps['tab10' if count <= 10 else 'tab20'].colors
+    return [tuple(round(255 * part) for part in colours[index % len(colours)])
+            for index in range(count)]
+
+
+@contextmanager
+def _stdout(stream: Any) -> Iterator[None]:
+    from contextlib import redirect_stdout
+    with redirect_stdout(stream):
+        yield
+
+
+def embed(path: str | Path) -> str:
+    """A PNG file as a ``data:`` address."""
+    return 'data:image/png;base64,' + base64.b64encode(Path(path).read_bytes()).decode()
+
+
+def write_page(path: str | Path, **content: Any) -> None:
+    """Render the page and write it whole or not at all.
+
+    Args:
+        path: The HTML file.
+        **content: What report.html.j2 shows; a name that the template wants and that is not
+            given is an error.
+    """
+    from jinja2 import Environment, StrictUndefined
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+                              lstrip_blocks=True)
+    environment.filters['embed'] = embed
+    template = environment.from_string(_TEMPLATE.read_text(encoding='utf-8'))
+    write_text(path, template.render(**content))
