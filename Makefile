@@ -48,6 +48,8 @@ ifeq ($(strip $(PYTHON)),)
 	  '(Debian, Ubuntu: sudo apt-get install python3 python3-venv) or name it:' \
 	  'make setup PYTHON=/path/to/python3.11' >&2; exit 1
 else
+	@command -v "$(PYTHON)" > /dev/null || { \
+	  echo 'PYTHON=$(PYTHON): there is no such program' >&2; exit 1; }
 	@"$(PYTHON)" tools/setup/prepare.py $(CHOSEN)
 endif
 

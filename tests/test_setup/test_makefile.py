@@ -80,6 +80,12 @@ def test_a_named_python_is_taken_as_chosen(tree):
     assert '"/some/python" tools/setup/prepare.py --chosen' in shown
 
 
+def test_a_named_python_that_does_not_exist(tree):
+    answer = make(tree, 'setup', 'PYTHON=python3.77')
+    assert answer.returncode != 0
+    assert 'PYTHON=python3.77: there is no such program' in answer.stderr
+
+
 def test_nothing_but_the_continuous_check_looks_beside_the_checkout():
     assert 'shared' not in (ROOT / 'Makefile').read_text()
     script = (ROOT / '.ci' / 'run').read_text()

@@ -122,7 +122,7 @@ def check_opencv_libraries(machine: Machine) -> list[Finding]:
     if not missing:
         return []
     return [Finding(f'{" and ".join(missing)} missing: OpenCV is installed in its build without '
-                    'windows, which does all that is needed here; for cv2.imshow install',
+                    'windows, which does all that is needed here; cv2.imshow needs them',
                     ' '.join(OPENCV_LIBRARIES[name] for name in missing), blocks=False)]
 
 

@@ -60,8 +60,9 @@ def announcement(count: int, cuda: bool) -> str:
     """What to expect of the compilation, said beforehand."""
     minutes = max(1, round(CORE_MINUTES / count))
     cores = 'core' if count == 1 else 'cores'
-    text = (f"Compiling mmcv's operators on {count} {cores}: about {minutes} minutes. This is done "
-            'once; if interrupted, it goes on where it stopped.')
+    unit = 'minute' if minutes == 1 else 'minutes'
+    text = (f"Compiling mmcv's operators on {count} {cores}: about {minutes} {unit} where they "
+            'are idle. This is done once; if interrupted, it goes on where it stopped.')
     if cuda:
         text += '\nThe CUDA kernels are compiled as well, which takes longer than that.'
     return text
