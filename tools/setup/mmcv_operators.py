@@ -6,6 +6,7 @@ compilation goes on where it stopped, and the wheel it gives stays in .venv/whee
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tarfile
@@ -149,7 +150,9 @@ def compile_wheel(pip: list[str], source: Path, wheels: Path, environment: dict[
     interval = TERMINAL_INTERVAL if terminal else LOG_INTERVAL
     start = time.monotonic()
     with open(log, 'w') as output:
-        process = subprocess.Popen(command, env=environment, stdout=output,
+        # A session of its own: pip starts setuptools, that ninja and that the compilers, and an
+        # interruption has to end them all.
+        process = subprocess.Popen(command, env=environment, stdout=output, start_new_session=True,
                                    stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
             while True:
@@ -161,7 +164,7 @@ def compile_wheel(pip: list[str], source: Path, wheels: Path, environment: dict[
                     print(f'\r{line}' if terminal else line, end='' if terminal else '\n',
                           flush=True)
         except BaseException:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGTERM)
             process.wait()
             raise
     if terminal:

@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -42,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument('--chosen', action='store_true',
                         help='the interpreter was named by the user: .venv must be made from it')
     args = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended like by Ctrl-C
     try:
         prepare(Environment(), checks.Machine(), chosen=args.chosen)
     except SetupError as error:
