@@ -9,7 +9,7 @@ RUN := $(VENV)/bin/python
 ifdef PYTHON
 CHOSEN := --chosen
 else
-PYTHON := $(shell for p in $(CURDIR)/$(RUN) python3 python3.12 python3.11 python3.10; do \
+PYTHON := $(shell for p in ./$(RUN) python3 python3.12 python3.11 python3.10; do \
     if "$$p" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
     2>/dev/null; then echo "$$p"; break; fi; done)
 endif

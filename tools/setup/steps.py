@@ -28,6 +28,7 @@ from environment import PURPOSES, Environment, constraints_beside, read_pin
 
 # Measured with CPython 3.11 on Linux x86-64: 7.3 at the peak, 5.8 afterwards.
 DISK_GIB = 8
+DOWNLOAD_GB = 3.1
 # Without the CUDA libraries; reckoned from the sizes of the rest, not measured.
 CPU_DISK_GIB = 4
 
@@ -237,7 +238,10 @@ def usable_nvcc(env: Environment, machine: checks.Machine) -> str | None:
 
 def install(env: Environment) -> None:
     """Installs everything that is not there yet, and this checkout as an editable package."""
-    say('Installing the packages ...')
+    fresh = 'torch' not in env.installed()
+    say('Installing the packages'
+        + (f' (downloads {DOWNLOAD_GB} GB; .venv takes 5.8 GB afterwards)' if fresh else '')
+        + ' ...')
     # Without build isolation the pinned build tools do the building, so they come first.
     pip(env, 'The build tools could not be installed',
         'install', *constraint_options(env), *requirement_options(env, ('build',)))
