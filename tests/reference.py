@@ -65,3 +65,55 @@ def max_pool_2x2(rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     grid = rows.reshape(height, width, -1)
     return np.stack([grid[i:i + 2, j:j + 2].max(axis=(0, 1))
                      for i in range(0, height, 2) for j in range(0, width, 2)])
+
+
+def axis_averages(image: np.ndarray) -> list[np.ndarray]:
+    """KAN paper, equations 14 and 15, one image ``(C, *spatial)``: one list of vectors in all.
+
+    Written for any number of axes: for each axis, the last first, one vector for each index along
+    it, the average over everything that has this index.
+    """
+    vectors = []
+    for axis in reversed(range(1, image.ndim)):
+        for index in range(image.shape[axis]):
+            part = np.take(image, index, axis=axis).reshape(image.shape[0], -1)
+            vectors.append(np.array([sum(row) / len(row) for row in part]))
+    return vectors
+
+
+def kronecker_attention(image: np.ndarray, mode: str, weights: dict[str, np.ndarray] | None = None,
+                        normalize=lambda coefficients: coefficients) -> np.ndarray:
+    """KAN paper, equations 16 to 18, one image ``(C, *spatial)``, without residual."""
+    weights = weights or {}
+
+    def transform(name: str, vectors: list[np.ndarray]) -> list[np.ndarray]:
+        if f'{name}.weight' not in weights:
+            return vectors
+        weight = weights[f'{name}.weight']
+        weight = weight.reshape(weight.shape[0], -1)
+        return [weight @ vector + weights[f'{name}.bias'] for vector in vectors]
+
+    averages = axis_averages(image)
+    positions = list(np.ndindex(image.shape[1:]))
+    pixels = [image[(slice(None), *position)] for position in positions]
+    queries = transform('queries', pixels if mode == 'kv' else averages)
+    keys, values = transform('keys', averages), transform('values', averages)
+    coefficients = np.array([[key @ query for query in queries] for key in keys])
+    coefficients = normalize(coefficients)
+    outputs = []
+    for column in range(len(queries)):  # column-wise softmax, equation 1
+        share = softmax(coefficients[:, column])
+        outputs.append(sum(share[row] * values[row] for row in range(len(values))))
+    result = np.zeros((len(values[0]), *image.shape[1:]))
+    if mode == 'kv':
+        for position, output in zip(positions, outputs, strict=True):
+            result[(slice(None), *position)] = output
+        return result
+    starts, start = {}, 0
+    for axis in reversed(range(image.ndim - 1)):
+        starts[axis] = start
+        start += image.shape[1 + axis]
+    for position in positions:  # outer sum, equation 18
+        for axis, index in enumerate(position):
+            result[(slice(None), *position)] += outputs[starts[axis] + index]
+    return result

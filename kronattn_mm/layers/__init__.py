@@ -6,8 +6,11 @@ to the OpenMMLab registries.
 """
 
 from .efficient_attention import EfficientAttention1d, EfficientAttention2d, EfficientAttention3d
+from .kronecker_attention import KroneckerAttention2d, KroneckerAttention3d
 from .regular_attention import RegularAttention2d
+from .unfolded_attention import UnfoldedAttention2d
 
 __all__ = [
-    'EfficientAttention1d', 'EfficientAttention2d', 'EfficientAttention3d', 'RegularAttention2d'
+    'EfficientAttention1d', 'EfficientAttention2d', 'EfficientAttention3d',
+    'KroneckerAttention2d', 'KroneckerAttention3d', 'RegularAttention2d', 'UnfoldedAttention2d'
 ]

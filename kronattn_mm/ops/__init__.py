@@ -5,5 +5,8 @@ Tokens are in the last dimension and channels before them, as a convolution's ou
 
 from .dot_product_attention import dot_product_attention
 from .efficient_attention import efficient_attention, template_maps
+from .kronecker import axis_averages, outer_sum
 
-__all__ = ['dot_product_attention', 'efficient_attention', 'template_maps']
+__all__ = [
+    'axis_averages', 'dot_product_attention', 'efficient_attention', 'outer_sum', 'template_maps'
+]

@@ -7,6 +7,8 @@ equations 1 and 2; the same operator is equation 1 of "Kronecker Attention Netwo
 Cost, multiply-accumulates: m n (d_k + d_v). Memory: the similarities, m n.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,9 @@ from .checks import check_attention_inputs, without_autocast
 
 
 def dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
-                          normalization: str = 'softmax') -> Tensor:
+                          normalization: str = 'softmax',
+                          coefficient_transform: Callable[[Tensor], Tensor] | None = None
+                          ) -> Tensor:
     """Let every query position gather the values, weighted by its similarity with every key.
 
     The paper keeps tokens in rows, ``D = rho(Q K^T) V``; here they are in the last dimension, as a
@@ -26,6 +30,9 @@ def dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
         value (Tensor): Values, ``(..., d_v, n)``.
         normalization (str): ``'softmax'`` makes each query's similarities sum to one over the
             ``n`` positions; ``'scaling'`` divides them by ``n``. Defaults to ``'softmax'``.
+        coefficient_transform (Callable, optional): Applied to the similarities
+            ``(..., m, n)`` before they are normalised; must keep their shape. The Kronecker
+            attention paper has a batch norm there.
 
     Returns:
         Tensor: Attended values, ``(..., d_v, m)``, in the inputs' dtype. Half-precision inputs are
@@ -42,7 +49,10 @@ def dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
             query, key, value = query.float(), key.float(), value.float()
         if normalization == 'scaling':
             scale = key.shape[-1]**-0.5  # not math.sqrt, which would fix n in an exported graph
-            similarity = (query * scale).transpose(-2, -1) @ (key * scale)
-        else:
-            similarity = (query.transpose(-2, -1) @ key).softmax(dim=-1)
+            query, key = query * scale, key * scale
+        similarity = query.transpose(-2, -1) @ key
+        if coefficient_transform is not None:
+            similarity = coefficient_transform(similarity)
+        if normalization == 'softmax':
+            similarity = similarity.softmax(dim=-1)
         return (value @ similarity.transpose(-2, -1)).to(dtype)

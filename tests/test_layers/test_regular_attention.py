@@ -2,8 +2,7 @@
 
 import reference
 import torch
-from layer_tester import LayerTester
-from test_efficient_attention import BAD_ARGUMENTS, KEYS, weights_of
+from layer_tester import BLOCK_BAD_ARGUMENTS, BLOCK_KEYS, LayerTester, weights_of
 
 from kronattn_mm.layers import EfficientAttention2d, RegularAttention2d
 
@@ -11,14 +10,15 @@ from kronattn_mm.layers import EfficientAttention2d, RegularAttention2d
 class TestRegularAttention2d(LayerTester):
     layer_class = RegularAttention2d
     variants = [
-        dict(key_channels=4, value_channels=6),
         dict(key_channels=4, value_channels=6, num_heads=2, normalization='scaling'),
         dict(key_channels=4, value_channels=4, pooling=True),
+        dict(key_channels=4, value_channels=6),
         dict(key_channels=4, value_channels=4, pooling=True, normalization='scaling'),
     ]
     shapes = [(5, 7), (1, 1), (1, 6), (8, 3)]
-    keys = KEYS
-    bad_arguments = [*BAD_ARGUMENTS, (dict(pooling=2), TypeError, 'pooling must be True or False')]
+    keys = BLOCK_KEYS
+    bad_arguments = [*BLOCK_BAD_ARGUMENTS,
+                     (dict(pooling=2), TypeError, 'pooling must be True or False')]
 
     def reference(self, layer, image):
         return reference.attention_block(
