@@ -79,7 +79,7 @@ def draw_requirements(path: str | Path, labels: Sequence[str],
         OSError: If the file cannot be written.
     """
     figure = Figure(figsize=(max(8, 1.35 * len(labels)), 7.5), layout='constrained')
-    figure.suptitle(title)
+    figure.suptitle(title, x=0.01, ha='left')
     panels = figure.subplots(2, 1, sharex=True)
     for axes, series, label in zip(panels, (memory, macc), ('memory (bytes)', 'computation (MACC)'),
                                    strict=True):
@@ -88,7 +88,8 @@ def draw_requirements(path: str | Path, labels: Sequence[str],
     long = max(map(len, labels)) > 14
     panels[1].set_xticks(range(len(labels)), labels, rotation=20 if long else 0,
                          ha='right' if long else 'center')
-    panels[0].legend(loc='upper left')
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc='outside upper right')
     _save(figure, Path(path))
 
 

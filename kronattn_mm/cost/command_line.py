@@ -1,0 +1,78 @@
+"""What the command-line tools of this package's cost share: arguments, image size, messages."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from mmengine.config import Config, DictAction
+from torch import nn
+
+from .config import ConfigError, default_image_shape, load_model, quiet
+from .report import CostReport, cost_report
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose error is one line, and whose help keeps its line breaks."""
+
+    def __init__(self, description: str, example: str) -> None:
+        super().__init__(description=description, epilog=f'example:\n  {example}',
+                         formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f'{self.prog}: error: {message} (--help shows how to call it)\n')
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, config_needed: bool = True) -> None:
+    """Add CONFIG, --shape, --json and --cfg-options."""
+    parser.add_argument('config', metavar='CONFIG', nargs=None if config_needed else '?',
+                        help='config file of an mmdet, mmseg or mmpretrain model')
+    parser.add_argument('--shape', nargs=2, type=_pixels, metavar=('H', 'W'),
+                        help='height and width of the image after resizing (default: what the '
+                        "config's test pipeline resizes to, or a common size; it is printed)")
+    parser.add_argument('--json', action='store_true', help='print JSON instead of a table')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE',
+                        help='replace entries of the config, such as model.backbone.depth=101')
+
+
+def report_of(parser: argparse.ArgumentParser, arguments: argparse.Namespace
+              ) -> tuple[CostReport, str, str]:
+    """Build the model that the command line names and work out its costs.
+
+    Returns:
+        tuple[CostReport, str, str]: The report, the class of the model, and where the image size
+        comes from. Mistakes of the user end the program with one line and exit code 2.
+    """
+    print(f'building the model of {arguments.config} ...', file=sys.stderr)
+    model, config = _or_error(parser, load_model, arguments.config, arguments.cfg_options)
+    shape, source = _image_shape(arguments, config)
+    return _or_error(parser, _quiet_report, model, shape), type(model).__name__, source
+
+
+def _quiet_report(model: nn.Module, shape: tuple[int, int]) -> CostReport:
+    with quiet():
+        return cost_report(model, shape)
+
+
+def _image_shape(arguments: argparse.Namespace, config: Config) -> tuple[tuple[int, int], str]:
+    if arguments.shape is not None:
+        return tuple(arguments.shape), '--shape'
+    return default_image_shape(config)
+
+
+def _or_error(parser: argparse.ArgumentParser, function: Callable, *args: Sequence):
+    try:
+        return function(*args)
+    except (ConfigError, ImportError, ValueError, TypeError) as error:
+        parser.error(str(error))
+
+
+def _pixels(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f'height and width must be positive integers, '
+                                         f'got {text!r}')
+    return value

@@ -1,0 +1,71 @@
+"""From a built layer and the shape of its input to the formula of a paper.
+
+A layer is recognised by its library and the name of its class, so that no library has to be
+imported for a layer that is not there. A class derived from it is another layer: what it adds is
+in no formula. A new layer type is one more small function here.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from .paper import PaperCost, efficient_attention, non_local
+
+LayerFormula = Callable[[nn.Module, Sequence[int]], PaperCost | None]
+LAYERS: dict[str, LayerFormula] = {}
+
+
+def formula_for(*names: str) -> Callable[[LayerFormula], LayerFormula]:
+    """Make a formula known for classes of these names, such as ``'mmcv.NonLocal2d'``.
+
+    The formula gets the layer and the spatial shape of its input, and may return None if it does
+    not cover the way this layer is set up.
+    """
+    def register(formula: LayerFormula) -> LayerFormula:
+        LAYERS.update(dict.fromkeys(names, formula))
+        return formula
+    return register
+
+
+def layer_cost(layer: nn.Module, shape: Sequence[int]) -> PaperCost | None:
+    """Return the cost of a layer in the accounting of its paper.
+
+    Args:
+        layer (nn.Module): An attention layer.
+        shape (Sequence[int]): Shape ``(N, C, *spatial)`` of its input; the cost is for one image,
+            whatever N is.
+
+    Returns:
+        PaperCost, optional: None if no paper gives a formula for such a layer.
+    """
+    cls = type(layer)
+    formula = LAYERS.get(f'{cls.__module__.partition(".")[0]}.{cls.__name__}')
+    return None if formula is None else formula(layer, tuple(shape[2:]))
+
+
+@formula_for('kronattn_mm.EfficientAttention1d', 'kronattn_mm.EfficientAttention2d',
+             'kronattn_mm.EfficientAttention3d')
+def _efficient_attention(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
+    return efficient_attention(math.prod(spatial), layer.in_channels, layer.key_channels,
+                               layer.value_channels, layer.num_heads)
+
+
+@formula_for('kronattn_mm.RegularAttention2d')
+def _regular_attention(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
+    pooled = math.prod(-(-size // 2) for size in spatial) if layer.pooling else None
+    return non_local(math.prod(spatial), layer.in_channels, layer.key_channels,
+                     layer.value_channels, layer.num_heads, key_positions=pooled)
+
+
+@formula_for('mmcv.NonLocal1d', 'mmcv.NonLocal2d', 'mmcv.NonLocal3d')
+def _mmcv_non_local(layer: nn.Module, spatial: Sequence[int]) -> PaperCost | None:
+    # The other modes have no separate keys and queries, or no product of them.
+    if layer.mode not in ('embedded_gaussian', 'dot_product'):
+        return None
+    pooled = None
+    if layer.sub_sample:
+        # A volume is pooled over height and width only.
+        pooled = math.prod(spatial[:-2]) * math.prod(size // 2 for size in spatial[-2:])
+    return non_local(math.prod(spatial), layer.in_channels, layer.inter_channels,
+                     layer.inter_channels, key_positions=pooled)
