@@ -103,7 +103,7 @@ class AttentionMapHook(Hook):
 
     def _draw(self, runner: Runner, recorder: MapRecorder, data_batch: Any,
               outputs: Sequence[Any] | None) -> None:
-        from ..visualization.attention_picture import attention_picture, network_image
+        from ..visualization.attention_picture import draw_attention, network_image
 
         if not isinstance(data_batch, dict) or 'inputs' not in data_batch or outputs is None:
             raise AttentionMapError('the validation batch is not a dict with "inputs"')
@@ -113,7 +113,7 @@ class AttentionMapHook(Hook):
             height, width = shown_region(image.shape[:2], recorder.network_shape, sample.metainfo)
             path = sample.metainfo.get('img_path')
             title = Path(path).name if isinstance(path, str) else f'image {self._drawn}'
-            picture = attention_picture(image[:height, :width], maps, recorder.network_shape,
+            picture = draw_attention(image[:height, :width], maps, recorder.network_shape,
                                         self._name, title, self.maps)
             # A slash in the name would be a folder that mmengine's local backend does not make.
             runner.visualizer.add_image(f'attention_{self._name}_{self._drawn}', picture,

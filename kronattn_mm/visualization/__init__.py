@@ -9,7 +9,7 @@ _LAZY = {
     'choose_layer': '.attention_maps',
     'select_distinct': '.attention_maps',
     'showable_layers': '.attention_maps',
-    'attention_picture': '.attention_picture',
+    'draw_attention': '.attention_picture',
 }
 
 __all__ = list(_LAZY)

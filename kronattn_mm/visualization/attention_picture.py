@@ -43,7 +43,7 @@ def network_image(inputs: Tensor) -> np.ndarray:
     return image.clamp(0, 255).round().byte().permute(1, 2, 0).numpy()
 
 
-def attention_picture(image: np.ndarray, maps: Tensor, network_shape: tuple[int, int], layer: str,
+def draw_attention(image: np.ndarray, maps: Tensor, network_shape: tuple[int, int], layer: str,
                       title: str = '', count: int = 6, warning: str = '') -> np.ndarray:
     """Draw an image and, over it, its most distinct attention maps, the most distinct first.
 

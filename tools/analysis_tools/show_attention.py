@@ -191,7 +191,7 @@ def show(model: Any, pipeline: Any, image: str, layer: str, count: int, warning:
     import torch
     from mmengine.dataset import pseudo_collate
 
-    from kronattn_mm.visualization import MapRecorder, attention_picture
+    from kronattn_mm.visualization import MapRecorder, draw_attention
     from kronattn_mm.visualization.attention_maps import shown_region
     from kronattn_mm.visualization.attention_picture import network_image
 
@@ -205,7 +205,7 @@ def show(model: Any, pipeline: Any, image: str, layer: str, count: int, warning:
               'shown (for the whole: --cfg-options model.test_cfg.mode=whole)', file=sys.stderr)
     height, width = shown_region(shape, recorder.network_shape, sample.metainfo)
     picture = network_image(data['inputs'])[:height, :width]
-    return attention_picture(picture, recorder.maps[0], recorder.network_shape, layer,
+    return draw_attention(picture, recorder.maps[0], recorder.network_shape, layer,
                              Path(image).name, count, warning)
 
 
@@ -266,6 +266,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f'show_attention.py: error: {error}', file=sys.stderr)
         return 2
+    except OSError as error:  # a full disk, for example: nobody's mistake
+        print(f'show_attention.py: error: {error}', file=sys.stderr)
+        return 1
     return 0
 
 
