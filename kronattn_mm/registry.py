@@ -2,8 +2,11 @@
 
 mmengine imports this module by itself when a config of any library says
 ``type='kronattn_mm.<Name>'``, so nothing else has to be imported. The layers know nothing of
-mmengine and are registered from here.
+mmengine and are registered from here; whole models are imported when they are first asked for,
+since each of them needs one of the libraries and nobody has to have all of them.
 """
+
+import importlib
 
 from mmengine.registry import HOOKS as MMENGINE_HOOKS
 from mmengine.registry import MODELS as MMENGINE_MODELS
@@ -11,8 +14,26 @@ from mmengine.registry import Registry
 
 from . import layers
 
-MODELS = Registry('model', parent=MMENGINE_MODELS, scope='kronattn_mm',
-                  locations=['kronattn_mm.plugging'])
+# Name and module of what is imported on demand.
+_ON_DEMAND = {
+    'KANet': 'kronattn_mm.models.backbones.kanet',
+    'AttentionHead': 'kronattn_mm.models.decode_heads.attention_head',
+    'DeepLabV2Head': 'kronattn_mm.models.decode_heads.deeplabv2_head',
+}
+
+
+class OnDemandRegistry(Registry):
+    """A registry that imports the module of some names when one of them is asked for."""
+
+    def get(self, key: str) -> type | None:
+        """Return what is registered under ``key``; see mmengine's Registry."""
+        if key in _ON_DEMAND and key not in self._module_dict:
+            importlib.import_module(_ON_DEMAND[key])
+        return super().get(key)
+
+
+MODELS = OnDemandRegistry('model', parent=MMENGINE_MODELS, scope='kronattn_mm',
+                          locations=['kronattn_mm.plugging'])
 HOOKS = Registry('hook', parent=MMENGINE_HOOKS, scope='kronattn_mm',
                  locations=['kronattn_mm.engine'])
 

@@ -193,6 +193,12 @@ class LayerTester:
         layer = self.build_active()
         assert layer(self.input(batch=0)).shape == (0, self.in_channels, *self.shapes[0])
 
+    def test_meta_device(self):
+        """Shapes and costs of large inputs are computed without data."""
+        x = torch.zeros(1, self.in_channels, *[1000] * len(self.shapes[0]), device='meta')
+        if len(self.shapes[0]) < 3:
+            assert self.build().to('meta')(x).shape == x.shape
+
     def test_compile_fullgraph(self):
         for variant in self.traced_variants:
             layer = self.build_active(variant)

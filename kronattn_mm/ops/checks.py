@@ -46,6 +46,6 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, normalizat
 def without_autocast(tensor: Tensor) -> AbstractContextManager:
     """Suspend autocast where it is on, so that sums asked for in float32 stay in float32."""
     kind = tensor.device.type
-    if torch.is_autocast_enabled(kind):
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return contextlib.nullcontext()

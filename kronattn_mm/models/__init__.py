@@ -1,0 +1,1 @@
+"""Whole architectures; each module needs the library that its base classes come from."""

@@ -1,0 +1,1 @@
+"""Backbones; mmengine and mmcv are needed."""

@@ -1,0 +1,1 @@
+"""Decode heads for mmsegmentation."""
