@@ -4,7 +4,8 @@ Paper: "Kronecker Attention Networks" (arXiv 2007.08442), section 3.5 and Figure
 factor r, stride s, c input and d output channels:
 
     BaseModule        1x1 to r c, depthwise 3x3 of stride s, 1x1 to d; residual if s = 1 and c = d
-    BaseSkipModule    1x1 to (r - 1) c, joined with the input to r c, then as above: c^2 fewer weights
+    BaseSkipModule    1x1 to (r - 1) c, joined with the input to r c, then as above: c^2
+                      fewer weights
     AttnModule        1x1 to (r - 1) c and depthwise; beside it attention on the input, c channels,
                       average-pooled by s; joined to r c, then 1x1 to d: 9 c weights fewer
     AttnSkipModule    AttnModule whose attention path has a skip from its input, unless s > 1
