@@ -27,6 +27,15 @@ from kronattn_mm.visualization import MapRecorder
 HOOK = dict(type='kronattn_mm.AttentionMapHook', layer='backbone.res1', num_images=3, maps=2)
 
 
+@pytest.fixture(autouse=True, scope='module')
+def one_thread():
+    """Tensors here are so small that handing them to more threads costs more than it saves."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 class Stripes(Dataset):
     """Images of two kinds and two sizes."""
 

@@ -22,6 +22,15 @@ from kronattn_mm.visualization.attention_maps import (
 EFFICIENT = dict(type='kronattn_mm.EfficientAttention2d', key_channels=8, value_channels=8)
 
 
+@pytest.fixture(autouse=True, scope='module')
+def one_thread():
+    """Tensors here are so small that handing them to more threads costs more than it saves."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def blob(row, column, size=24, width=3.0):
     rows = torch.arange(size).view(-1, 1) - row
     columns = torch.arange(size).view(1, -1) - column

@@ -7,10 +7,10 @@ import torch
 pytest.importorskip('mmengine')
 pytest.importorskip('matplotlib')
 
-from kronattn_mm.visualization.attention_picture import (  # noqa: E402
+from kronattn_mm.visualization.attention_picture import (
     _arrange,
     _short,
-    attention_picture,
+    draw_attention,
     network_image,
 )
 
@@ -37,7 +37,7 @@ def texts_of(monkeypatch):
 
 def test_picture_says_what_it_shows(monkeypatch):
     written = texts_of(monkeypatch)
-    picture = attention_picture(photograph(), softmax_maps(heads=2, count=8), (64, 80),
+    picture = draw_attention(photograph(), softmax_maps(heads=2, count=8), (64, 80),
                                 'neck.fpn1', 'cat.jpg', count=3)
     assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
     assert 700 < picture.shape[1] < 1800
@@ -54,7 +54,7 @@ def test_picture_says_what_it_shows(monkeypatch):
 @pytest.mark.parametrize('count', [1, 6])
 def test_texts_neither_overlap_nor_run_out(monkeypatch, shape, count):
     written = texts_of(monkeypatch)
-    attention_picture(photograph(*shape), softmax_maps(heads=2), shape, 'backbone.res4',
+    draw_attention(photograph(*shape), softmax_maps(heads=2), shape, 'backbone.res4',
                       'a_very_long_name_of_a_file_' * 9 + '.jpg', count,
                       warning='untrained: ' + 'the checkpoint has no weights ' * 9)
     texts = written()
@@ -72,7 +72,7 @@ def test_the_shown_map_lies_where_it_belongs():
     maps = torch.full((1, 1, 16, 32), 1e-6)
     maps[0, 0, 4, 10] = 1
     image = np.full((48, 80, 3), 128, np.uint8)
-    picture = attention_picture(image, maps / maps.sum(), (64, 128), 'neck.fpn1', count=1)
+    picture = draw_attention(image, maps / maps.sum(), (64, 128), 'neck.fpn1', count=1)
     hot = (picture[..., 0].astype(int) - picture[..., 2] > 120)
     rows, columns = np.nonzero(hot[96:-66])  # without heading, caption and legend
     grey = np.all(np.abs(picture[96:-66].astype(int) - 128) < 2, axis=2)
@@ -87,23 +87,23 @@ def test_the_shown_map_lies_where_it_belongs():
 
 def test_maps_that_do_not_sum_to_one_are_said_not_to(monkeypatch):
     written = texts_of(monkeypatch)
-    attention_picture(photograph(), torch.randn(1, 4, 15, 20), (60, 80), 'neck.fpn1')
+    draw_attention(photograph(), torch.randn(1, 4, 15, 20), (60, 80), 'neck.fpn1')
     texts = ' '.join(text.get_text() for text in written()).replace('\n', ' ')
     assert 'do not sum to 1' in texts and '× even' not in texts
 
 
 def test_even_maps_can_be_drawn():
     maps = torch.full((1, 3, 4, 5), 1 / 20)
-    assert attention_picture(photograph(), maps, (60, 80), 'neck.fpn5').std() > 0
+    assert draw_attention(photograph(), maps, (60, 80), 'neck.fpn5').std() > 0
 
 
 def test_one_cell_and_one_pixel_can_be_drawn():
-    assert attention_picture(photograph(1, 1), torch.ones(1, 2, 1, 1), (32, 32), 'x').size
+    assert draw_attention(photograph(1, 1), torch.ones(1, 2, 1, 1), (32, 32), 'x').size
 
 
 def test_the_same_input_gives_the_same_picture():
     maps = softmax_maps()
-    first, second = (attention_picture(photograph(), maps, (64, 80), 'x') for _ in range(2))
+    first, second = (draw_attention(photograph(), maps, (64, 80), 'x') for _ in range(2))
     assert np.array_equal(first, second)
 
 
@@ -114,7 +114,7 @@ def test_the_same_input_gives_the_same_picture():
 ])
 def test_wrong_shapes_are_named(image, maps, word):
     with pytest.raises(ValueError, match=word):
-        attention_picture(image, maps, (60, 80), 'x')
+        draw_attention(image, maps, (60, 80), 'x')
 
 
 def test_pictures_of_what_the_network_gets():

@@ -17,8 +17,9 @@ from typing import Any
 EXAMPLE = """\
 example:
   python tools/analysis_tools/show_attention.py \\
-      configs/efficient_attention/my_config.py work_dirs/my_config/epoch_24.pth \\
-      photos/*.jpg --layer neck.fpn1 --maps 6 --out-dir out/attention_maps
+      configs/efficient_attention/mask-rcnn_r50_fpn_ea-res3-4-fpn1-5_32xb2-24e_coco.py \\
+      work_dirs/mask-rcnn_r50_fpn_ea-res3-4-fpn1-5_32xb2-24e_coco/epoch_24.pth \\
+      photos/*.jpg --layer neck.fpn1 --out-dir out/attention_maps
 """
 
 
