@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from analysis_tool import ROOT, load_tool
+from analysis_tool import ROOT, call_tool, load_tool, write_config
 from PIL import Image
 
 MASK_RCNN = """
@@ -39,26 +39,12 @@ def cost():
     return load_tool('cost')
 
 
-def write(tmp_path, text):
-    path = tmp_path / 'config.py'
-    path.write_text(text, encoding='utf-8')
-    return str(path)
-
-
-def run(tool, capfd, *argv):
-    try:
-        code = tool.main(list(argv))
-    except SystemExit as stop:
-        code = stop.code
-    out, err = capfd.readouterr()
-    return code, out, err
-
-
 def test_mask_rcnn_in_a_process_of_its_own(tmp_path):
     pytest.importorskip('mmdet')
     chart = tmp_path / 'chart.png'
+    config = write_config(tmp_path, MASK_RCNN)
     done = subprocess.run(
-        [sys.executable, str(ROOT / 'tools/analysis_tools/cost.py'), write(tmp_path, MASK_RCNN),
+        [sys.executable, str(ROOT / 'tools/analysis_tools/cost.py'), config,
          '--shape', '896', '1280', '--chart', str(chart)],
         capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -80,7 +66,7 @@ def test_mask_rcnn_in_a_process_of_its_own(tmp_path):
 
 def test_segmenter_as_json(cost, tmp_path, capfd):
     pytest.importorskip('mmseg')
-    code, out, _ = run(cost, capfd, write(tmp_path, SEGMENTER), '--json')
+    code, out, _ = call_tool(cost, capfd, write_config(tmp_path, SEGMENTER), '--json')
     assert code == 0
     content = json.loads(out)
     assert content['image_shape'] == [512, 512]
@@ -99,7 +85,7 @@ def test_segmenter_as_json(cost, tmp_path, capfd):
 
 def test_layer_without_a_formula_is_said(cost, tmp_path, capfd):
     pytest.importorskip('mmseg')
-    code, out, _ = run(cost, capfd, write(tmp_path, SEGMENTER), '--shape', '64', '64',
+    code, out, _ = call_tool(cost, capfd, write_config(tmp_path, SEGMENTER), '--shape', '64', '64',
                        '--cfg-options', 'model.decode_head.num_classes=2')
     assert code == 0
     assert "no formula in a paper: ContextBlock; not in the total of the paper's accounting" in out
@@ -108,18 +94,19 @@ def test_layer_without_a_formula_is_said(cost, tmp_path, capfd):
 
 def test_model_without_inserted_layers(cost, tmp_path, capfd):
     pytest.importorskip('mmpretrain')
-    config = write(tmp_path, "_base_ = 'mmpretrain::mobilenet_v2/mobilenet-v2_8xb32_in1k.py'")
-    code, out, _ = run(cost, capfd, config)
+    config = write_config(
+        tmp_path, "_base_ = 'mmpretrain::mobilenet_v2/mobilenet-v2_8xb32_in1k.py'")
+    code, out, _ = call_tool(cost, capfd, config)
     assert code == 0
     assert 'no layer is inserted into this model (3,504,872 parameters)' in out
-    code, _, err = run(cost, capfd, config, '--chart', str(tmp_path / 'chart.png'))
+    code, _, err = call_tool(cost, capfd, config, '--chart', str(tmp_path / 'chart.png'))
     assert code == 2
     assert 'nothing to draw' in err
     assert not (tmp_path / 'chart.png').exists()
 
 
 def test_paper_table_2(cost, capfd):
-    code, out, _ = run(cost, capfd, '--paper-table', '2')
+    code, out, _ = call_tool(cost, capfd, '--paper-table', '2')
     assert code == 0
     assert '36 of 36 figures agree' in out
     row = next(line for line in out.splitlines() if line.startswith('res3-4+fpn1-5'))
@@ -131,18 +118,18 @@ def test_paper_figure_that_differs_is_exit_code_1(cost, capfd, monkeypatch):
     from kronattn_mm.cost import paper_tables
     monkeypatch.setitem(paper_tables.TABLE_2_PRINTED, 'res3',
                         ('41.4 M', '1.21 G', '122 M', '3.74 G'))
-    code, out, _ = run(cost, capfd, '--paper-table', '2')
+    code, out, _ = call_tool(cost, capfd, '--paper-table', '2')
     assert code == 1
     assert '41.3 M != 41.4 M' in out
     assert '35 of 36 figures agree; these do not: res3, EA memory' in out
 
 
 def test_paper_examples_as_text_and_json(cost, capfd):
-    code, out, _ = run(cost, capfd, '--paper-examples')
+    code, out, _ = call_tool(cost, capfd, '--paper-examples')
     assert code == 0
     assert '16 of 16 figures agree' in out
     assert max(map(len, out.splitlines())) <= 100
-    code, out, _ = run(cost, capfd, '--paper-examples', '--paper-table', '2', '--json')
+    code, out, _ = call_tool(cost, capfd, '--paper-examples', '--paper-table', '2', '--json')
     content = json.loads(out)
     assert code == 0
     assert len(content['paper_table_2']) == 36 and len(content['paper_examples']) == 16
@@ -150,7 +137,7 @@ def test_paper_examples_as_text_and_json(cost, capfd):
 
 def test_figure_2(cost, tmp_path, capfd):
     path = tmp_path / 'figure.png'
-    code, out, err = run(cost, capfd, '--figure', str(path))
+    code, out, err = call_tool(cost, capfd, '--figure', str(path))
     assert (code, out, err) == (0, '', f'wrote {path}\n')
     picture = Image.open(path).convert('RGB')
     colours = {colour for _, colour in picture.getcolors(maxcolors=1 << 24)}
@@ -171,7 +158,7 @@ def test_figure_2(cost, tmp_path, capfd):
 ])
 def test_mistakes_are_one_line_and_exit_code_2(cost, capfd, argv, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, out, err = run(cost, capfd, *argv)
+    code, out, err = call_tool(cost, capfd, *argv)
     lines = [line for line in err.splitlines() if not line.startswith('building')]
     assert (code, out, len(lines)) == (2, '', 1)
     assert message in err
@@ -179,12 +166,12 @@ def test_mistakes_are_one_line_and_exit_code_2(cost, capfd, argv, message, tmp_p
 
 
 def test_config_without_a_model(cost, tmp_path, capfd):
-    code, out, err = run(cost, capfd, write(tmp_path, 'max_epochs = 12'))
+    code, out, err = call_tool(cost, capfd, write_config(tmp_path, 'max_epochs = 12'))
     assert (code, out) == (2, '')
     assert 'has no model' in err
 
 
 def test_help_has_an_example(cost, capfd):
-    code, out, _ = run(cost, capfd, '--help')
+    code, out, _ = call_tool(cost, capfd, '--help')
     assert code == 0
     assert 'example:\n  python tools/analysis_tools/cost.py CONFIG.py --shape 896 1280' in out

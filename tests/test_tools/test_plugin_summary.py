@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from analysis_tool import ROOT, load_tool
+from analysis_tool import ROOT, call_tool, load_tool, write_config
 
 DETECTOR = """
 _base_ = 'mmdet::retinanet/retinanet_r18_fpn_1x_coco.py'
@@ -39,28 +39,14 @@ def summary():
     return load_tool('plugin_summary')
 
 
-def write(tmp_path, text):
-    path = tmp_path / 'config.py'
-    path.write_text(text, encoding='utf-8')
-    return str(path)
-
-
-def run(tool, capfd, *argv):
-    try:
-        code = tool.main(list(argv))
-    except SystemExit as stop:
-        code = stop.code
-    out, err = capfd.readouterr()
-    return code, out, err
-
-
 def row(text, name):
     return next(line for line in text.splitlines() if line.startswith(name)).split()
 
 
 def test_detector(summary, tmp_path, capfd):
     pytest.importorskip('mmdet')
-    code, out, _ = run(summary, capfd, write(tmp_path, DETECTOR), '--shape', '256', '320')
+    config = write_config(tmp_path, DETECTOR)
+    code, out, _ = call_tool(summary, capfd, config, '--shape', '256', '320')
     assert code == 0
     assert max(map(len, out.splitlines()[2:])) <= 100
     d, n = 256, 16 * 20
@@ -79,7 +65,7 @@ def test_detector(summary, tmp_path, capfd):
 
 def test_classifier_as_json(summary, tmp_path, capfd):
     pytest.importorskip('mmpretrain')
-    code, out, _ = run(summary, capfd, write(tmp_path, CLASSIFIER), '--json')
+    code, out, _ = call_tool(summary, capfd, write_config(tmp_path, CLASSIFIER), '--json')
     content = json.loads(out)
     assert code == 0
     assert content['image_shape'] == [224, 224]
@@ -94,7 +80,8 @@ def test_classifier_as_json(summary, tmp_path, capfd):
 
 def test_layer_in_a_second_stage(summary, tmp_path, capfd):
     pytest.importorskip('mmdet')
-    code, out, _ = run(summary, capfd, write(tmp_path, MASK_HEAD), '--shape', '128', '128')
+    config = write_config(tmp_path, MASK_HEAD)
+    code, out, _ = call_tool(summary, capfd, config, '--shape', '128', '128')
     assert code == 0
     assert row(out, 'roi_head')[:4] == ['roi_head.mask_head.convs.3', '*', 'EfficientAttention2d',
                                         '256x14x14']
@@ -103,16 +90,17 @@ def test_layer_in_a_second_stage(summary, tmp_path, capfd):
 
 def test_nothing_inserted(summary, tmp_path, capfd):
     pytest.importorskip('mmpretrain')
-    config = write(tmp_path, "_base_ = 'mmpretrain::mobilenet_v2/mobilenet-v2_8xb32_in1k.py'")
-    code, out, _ = run(summary, capfd, config)
+    config = write_config(
+        tmp_path, "_base_ = 'mmpretrain::mobilenet_v2/mobilenet-v2_8xb32_in1k.py'")
+    code, out, _ = call_tool(summary, capfd, config)
     assert code == 0
     assert 'no layer is inserted into this model' in out
 
 
 def test_mistake_in_the_insertion_is_one_line(summary, tmp_path, capfd):
     pytest.importorskip('mmpretrain')
-    config = write(tmp_path, CLASSIFIER.replace("at='layer5'", "at='layer55'"))
-    code, out, err = run(summary, capfd, config)
+    config = write_config(tmp_path, CLASSIFIER.replace("at='layer5'", "at='layer55'"))
+    code, out, err = call_tool(summary, capfd, config)
     assert (code, out) == (2, '')
     assert len(err.splitlines()) == 2  # what is being built, and the mistake
     assert "unknown point 'layer55'" in err and 'layer5' in err
