@@ -50,7 +50,7 @@ examples:
 RESULTS = ('index.html', 'predictions', 'attention', 'curves', 'cost.txt', 'config.py', 'training',
            'evaluation', 'logs', 'annotations')
 PICTURES = 6  # drawn in predictions/
-MAPS = 3  # of these also with attention maps
+MAPS = 2  # of these also with attention maps
 SCORE = 0.5  # below this a prediction is not drawn
 PHOTOGRAPH_VIEWS = 1200  # training pictures that two cores pass in about five minutes
 
@@ -173,8 +173,7 @@ def photograph_settings(args: argparse.Namespace, out: Path) -> tuple[dict[str, 
     settings['model.roi_head.bbox_head.num_classes'] = len(data.classes)
     settings['model.roi_head.mask_head.num_classes'] = len(data.classes)
     if args.weights is not None:
-        if not args.weights.is_file():
-            raise QuickstartError(f'--weights: {args.weights} is not a file')
+        check_weights(args.weights)
         settings['model.backbone.init_cfg'] = dict(
             type='Pretrained', checkpoint=str(args.weights.resolve()))
         settings['model.backbone.frozen_stages'] = 3
@@ -186,6 +185,36 @@ def photograph_settings(args: argparse.Namespace, out: Path) -> tuple[dict[str, 
     settings.update(epochs_settings(epochs))
     settings['train_cfg.val_interval'] = max(1, epochs // 5)
     return settings, description
+
+
+def check_weights(path: Path) -> None:
+    """Check that a file holds weights for the backbone of photographs.
+
+    Raises:
+        QuickstartError: It cannot be read, or lacks a tensor or has one of another shape, which
+            mmengine would only warn of.
+    """
+    from mmengine.config import Config
+    from mmengine.registry import MODELS, init_default_scope
+    from mmengine.runner import CheckpointLoader
+    if not path.is_file():
+        raise QuickstartError(f'--weights: {path} is not a file')
+    try:
+        content = CheckpointLoader.load_checkpoint(str(path), map_location='cpu', logger='silent')
+        weights = content.get('state_dict', content)
+    except Exception as error:  # what unpickling garbage raises is anybody's guess
+        raise QuickstartError(f'--weights: {path} cannot be read, it may be truncated or no '
+                              f'checkpoint at all: {str(error).splitlines()[0][:200]}') from error
+    init_default_scope('mmdet')
+    wanted = MODELS.build(Config.fromfile(str(COCO_CONFIG)).model.backbone).state_dict()
+    wanted = {name: value for name, value in wanted.items()
+              if not name.startswith('attention.') and not name.endswith('num_batches_tracked')}
+    wrong = [name for name, value in wanted.items()
+             if getattr(weights.get(name), 'shape', None) != value.shape]
+    if wrong:
+        raise QuickstartError(
+            f"--weights: {path} does not fit mmdet's MobileNetV2: {len(wrong)} of {len(wanted)} "
+            f'tensors are missing or of another shape, such as {wrong[0]}')
 
 
 def epochs_settings(epochs: int) -> dict[str, Any]:

@@ -14,8 +14,8 @@ model = dict(
         type='kronattn_mm.Plugged',
         base='mmdet.MobileNetV2',
         insert=[dict(at='layer5+layer7', layer=attention)],
-        out_indices=(1, 2, 4, 6)),
-    neck=dict(in_channels=[24, 32, 96, 320]),
+        out_indices=(1, 2, 4, 7)),
+    neck=dict(in_channels=[24, 32, 96, 1280]),
     rpn_head=dict(anchor_generator=dict(scales=[8], ratios=[0.5, 1.0, 2.0])),
     roi_head=dict(
         bbox_head=dict(num_classes=80, reg_class_agnostic=False),

@@ -24,7 +24,7 @@ model = dict(
     rpn_head=dict(anchor_generator=dict(scales=[6], ratios=[0.7, 1.4, 2.5])))
 
 # data
-classes = ('zero', 'one', 'two', 'three', 'four', 'five', 'six', 'seven', 'eight', 'nine')
+classes = ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9')
 data_root = 'data/digit_scenes/'
 train_pipeline = [
     dict(type='LoadImageFromFile'),
@@ -40,7 +40,7 @@ test_pipeline = [
         meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
 ]
 train_dataloader = dict(
-    batch_size=8,
+    batch_size=4,
     num_workers=0,
     sampler=dict(type='DefaultSampler', shuffle=True),
     batch_sampler=dict(type='AspectRatioBatchSampler'),

@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,9 @@ def choose_pictures(predictions: Sequence[Mapping], annotation_file: str | Path,
 def draw_predictions(predictions: Sequence[Mapping], annotation_file: str | Path,
                      classes: Sequence[str], out_dir: str | Path, score: float = 0.5,
                      side: int = 480) -> list[Path]:
-    """Draw ground truth (left) and predictions (right) with mmdet's visualizer.
+    """Draw ground truth (left) and predictions (right) with mmengine's visualizer.
+
+    mmdet's own shrinks its labels with the objects, down to what nobody can read on small ones.
 
     Args:
         predictions: Entries of the list that mmdet's ``test.py --out`` writes: ``img_id``,
@@ -172,58 +174,67 @@ def draw_predictions(predictions: Sequence[Mapping], annotation_file: str | Path
     Returns:
         The files written.
     """
-    import torch
-    from mmdet.structures import DetDataSample
-    from mmdet.structures.mask import BitmapMasks
-    from mmdet.visualization import DetLocalVisualizer
-    from mmengine.structures import InstanceData
+    from mmengine.visualization import Visualizer
     from PIL import Image
     from pycocotools import mask as run_lengths
     from pycocotools.coco import COCO
 
-    with open(os.devnull, 'w') as silence, _stdout(silence):
+    with open(os.devnull, 'w') as silence, redirect_stdout(silence):
         truth = COCO(str(annotation_file))
-    labels = {category: classes.index(entry['name']) for category, entry in truth.cats.items()
-              if entry['name'] in classes}
-    visualizer = DetLocalVisualizer(line_width=2, alpha=0.5)
-    visualizer.dataset_meta = dict(classes=tuple(classes), palette=_palette(len(classes)))
+    names = {category: entry['name'] for category, entry in truth.cats.items()
+             if entry['name'] in classes}
+    colours = dict(zip(classes, _palette(len(classes)), strict=True))
+    visualizer = Visualizer()
 
-    def instances(boxes: np.ndarray, names: Sequence[int], masks: Sequence[np.ndarray],
-                  scale: float, shape: tuple[int, int], **fields: Any) -> InstanceData:
-        height, width = (round(scale * length) for length in shape)
-        stack = np.stack(masks) if len(masks) else np.zeros((0, *shape), np.uint8)
-        large = BitmapMasks(stack.astype(np.uint8), *shape).resize((height, width), 'bilinear')
-        return InstanceData(
-            bboxes=torch.as_tensor(np.asarray(boxes, np.float32).reshape(-1, 4) * scale),
-            labels=torch.as_tensor(np.asarray(names, np.int64)),
-            masks=large.masks.astype(bool), **fields)
+    def draw(image: Image.Image, shown: Sequence[tuple[str, str, Sequence, np.ndarray]]) -> Any:
+        """Draw (class, label, box, mask) tuples on one picture."""
+        scale = max(1.0, side / max(image.size))
+        size = round(scale * image.width), round(scale * image.height)
+        visualizer.set_image(np.asarray(image.resize(size, Image.Resampling.BICUBIC)))
+        for name, _, box, mask in shown:
+            large = Image.fromarray(mask * 255).resize(size, Image.Resampling.BILINEAR)
+            visualizer.draw_binary_masks(np.asarray(large) > 127, colours[name], alphas=0.5)
+            visualizer.draw_bboxes(_tensor(box) * scale, edge_colors=colours[name], line_widths=2)
+        for name, label, box, _ in shown:  # on top of every mask
+            corner = scale * _tensor(box)[:2].clip(min=0) + 3
+            visualizer.draw_texts(
+                label, corner[None], font_sizes=14, colors='white', vertical_alignments='top',
+                bboxes=dict(facecolor='black', edgecolor=_hex(colours[name]), alpha=0.85, pad=1.5))
+        return visualizer.get_image()
 
     paths = []
     for one in predictions:
         image = Image.open(one['img_path']).convert('RGB')
-        shape = image.height, image.width
-        scale = max(1.0, side / max(shape))
-        entries = [entry for entry in truth.loadAnns(truth.getAnnIds(one['img_id'], iscrowd=False))
-                   if entry['category_id'] in labels]
-        corners = [(x, y, x + w, y + h) for x, y, w, h in (entry['bbox'] for entry in entries)]
+        entries = truth.loadAnns(truth.getAnnIds(one['img_id'], iscrowd=False))
+        real = [(name, name, _corners(entry['bbox']), truth.annToMask(entry)) for entry in entries
+                if (name := names.get(entry['category_id']))]
         found = one['pred_instances']
-        keep = np.flatnonzero(np.asarray(found['scores']) >= score)
-        sample = DetDataSample(
-            gt_instances=instances(
-                corners, [labels[entry['category_id']] for entry in entries],
-                [truth.annToMask(entry) for entry in entries], scale, shape),
-            pred_instances=instances(
-                np.asarray(found['bboxes'])[keep], np.asarray(found['labels'])[keep],
-                [run_lengths.decode(found['masks'][index]) for index in keep], scale, shape,
-                scores=torch.as_tensor(np.asarray(found['scores'])[keep])))
-        large = image.resize((round(scale * shape[1]), round(scale * shape[0])),
-                             Image.Resampling.BICUBIC)
+        guessed = [(name := classes[label], f'{name} {100 * value:.0f}%', box,
+                    run_lengths.decode(mask))
+                   for label, value, box, mask in zip(
+                       found['labels'].tolist(), found['scores'].tolist(),
+                       found['bboxes'].tolist(), found['masks'], strict=True) if value >= score]
         path = Path(out_dir) / f'{Path(one["img_path"]).stem}.png'
-        visualizer.add_datasample('', np.asarray(large), sample, pred_score_thr=score)
+        halves = [draw(image, shown) for shown in (real, guessed)]
+        gap = np.full((halves[0].shape[0], 8, 3), 255, np.uint8)
         with replacing(path) as draft:
-            Image.fromarray(visualizer.get_image()).save(draft)
+            Image.fromarray(np.concatenate([halves[0], gap, halves[1]], axis=1)).save(draft)
         paths.append(path)
     return paths
+
+
+def _tensor(box: Sequence[float]) -> Any:
+    import torch
+    return torch.tensor(box, dtype=torch.float32)
+
+
+def _corners(box: Sequence[float]) -> tuple[float, float, float, float]:
+    x, y, width, height = box
+    return x, y, x + width, y + height
+
+
+def _hex(colour: Sequence[int]) -> str:
+    return '#' + ''.join(f'{part:02x}' for part in colour)
 
 
 def _palette(count: int) -> list[tuple[int, int, int]]:
@@ -231,13 +242,6 @@ def _palette(count: int) -> list[tuple[int, int, int]]:
     colours = colormaps['tab10' if count <= 10 else 'tab20'].colors
     return [tuple(round(255 * part) for part in colours[index % len(colours)])
             for index in range(count)]
-
-
-@contextmanager
-def _stdout(stream: Any) -> Iterator[None]:
-    from contextlib import redirect_stdout
-    with redirect_stdout(stream):
-        yield
 
 
 def embed(path: str | Path) -> str:

@@ -95,7 +95,8 @@ def read_annotations(path: Path) -> dict[str, Any]:
         if not isinstance(entries, list) or not entries:
             raise DataError(f'{path} holds no {word} (expected a list {key!r} that is not empty)')
         for name in dict(images=('id', 'file_name', 'height', 'width'), categories=('id', 'name'),
-                         annotations=('id', 'image_id', 'category_id', 'bbox'))[key]:
+                         annotations=('id', 'image_id', 'category_id', 'bbox', 'area',
+                                      'iscrowd'))[key]:
             lacking = next((entry for entry in entries
                             if not isinstance(entry, dict) or name not in entry), None)
             if lacking is not None:

@@ -34,7 +34,7 @@ import numpy as np
 from PIL import Image
 from pycocotools import mask as run_lengths
 
-CLASSES = ('zero', 'one', 'two', 'three', 'four', 'five', 'six', 'seven', 'eight', 'nine')
+CLASSES = tuple('0123456789')
 RECIPE = 'recipe.json'
 FORMAT_VERSION = 1  # raise when the pictures a recipe gives change
 
