@@ -11,6 +11,7 @@ from typing import Any
 from .version import __version__
 
 _LAZY = {
+    'AttentionMapHook': 'kronattn_mm.engine',
     'Plugged': 'kronattn_mm.plugging',
     'inserted_layers': 'kronattn_mm.plugging',
     'insertion_shapes': 'kronattn_mm.plugging',

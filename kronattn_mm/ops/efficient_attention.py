@@ -67,8 +67,11 @@ def template_maps(key: Tensor, normalization: str = 'softmax') -> Tensor:
             divided by ``sqrt(n)``). Defaults to ``'softmax'``.
 
     Returns:
-        Tensor: The maps, ``(..., d_k, n)``.
+        Tensor: The maps, ``(..., d_k, n)``; in float32 for half-precision keys, since the maps of
+        a large image hold numbers below the smallest that float16 represents well.
     """
+    if key.dtype in (torch.float16, torch.bfloat16):
+        key = key.float()
     if normalization == 'scaling':
         return key * key.shape[-1]**-0.5
     return key.softmax(dim=-1)

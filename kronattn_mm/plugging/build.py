@@ -41,6 +41,8 @@ def find_class(name: Any, what: str) -> Any:
     if scope in ('mmdet', None):
         check_mmcv()
     near = difflib.get_close_matches(name, names, n=3)
+    if scope is not None and name.partition('.')[2] in MMENGINE_MODELS.module_dict:
+        near = [name.partition('.')[2]]  # mmcv's layers are in the root registry, without a scope
     hint = f'did you mean {" or ".join(map(repr, near))}?' if near else \
         f'write it with its scope, such as mmdet.ResNet or kronattn_mm.{_layers()}'
     raise ValueError(f'{what} {name!r} is not registered; {hint}')

@@ -41,14 +41,11 @@ class Insertion:
         self.with_cp = with_cp
 
     def apply(self, module: nn.Module, args: tuple, output: Any) -> Any:
-        """Forward hook: pass the module's output, or the chosen one of several, through."""
-        if self.index is None:
-            return self._run(output)
-        outputs = list(output)
-        outputs[self.index] = self._run(outputs[self.index])
-        return tuple(outputs) if isinstance(output, tuple) else outputs
+        """Forward hook of a submodule: pass its output through the layer."""
+        return self.run(output)
 
-    def _run(self, x: Tensor) -> Tensor:
+    def run(self, x: Tensor) -> Tensor:
+        """Pass one feature map through the layer."""
         if self.with_cp and x.requires_grad:
             # Re-entrant checkpointing fails under DistributedDataParallel.
             return checkpoint(self.layer, x, use_reentrant=False)
@@ -70,11 +67,27 @@ class Insertions(ModuleDict):
         self.insertions: dict[str, Insertion] = {}
         self.replaced: dict[str, dict[str, Any]] = {}
 
-    def add(self, target: nn.Module, point: Point, insertion: Insertion) -> None:
-        """Own the layer of ``insertion`` and apply it to the output of ``target``."""
+    def add(self, base: nn.Module, point: Point, insertion: Insertion) -> None:
+        """Own the layer of ``insertion`` and have it applied at ``point`` of ``base``."""
+        on_outputs = any(other.index is not None for other in self.insertions.values())
         self[point.key] = insertion.layer
         self.insertions[point.name] = insertion
-        target.register_forward_hook(insertion.apply)
+        if insertion.index is None:
+            base.get_submodule(point.path).register_forward_hook(insertion.apply)
+        elif not on_outputs:
+            base.register_forward_hook(self.apply_to_outputs)
+
+    def apply_to_outputs(self, module: nn.Module, args: tuple, output: Any) -> Any:
+        """Forward hook of the plugged module: pass its chosen outputs through their layers.
+
+        One hook for all of them: torch.compile makes a graph of each hook on the module that it
+        is given, and gives up after a few that share their code.
+        """
+        outputs = list(output)
+        for insertion in self.insertions.values():
+            if insertion.index is not None:
+                outputs[insertion.index] = insertion.run(outputs[insertion.index])
+        return tuple(outputs) if isinstance(output, tuple) else outputs
 
     def init_weights(self) -> None:
         """Give every inserted layer the initialisation that its own class lays down."""

@@ -124,7 +124,6 @@ def _insert_layers(module: nn.Module, container: Insertions, insert: Sequence[di
             raise ValueError(f'the channels at {planned[0][0].name!r} could not be found out '
                              f'({error}); give in_channels in the layer') from error
         shapes = None
-    modules = dict(module.named_modules())
     for point, entry in planned:
         shape = None
         config = dict(entry['layer'])
@@ -134,7 +133,7 @@ def _insert_layers(module: nn.Module, container: Insertions, insert: Sequence[di
                 _check_channels_first(module, point, shape, arguments)
             config.setdefault('in_channels', shape[1])
         layer = _build_and_try(config, point, shape, module)
-        container.add(modules[point.path], point,
+        container.add(module, point,
                       Insertion(point, layer, config, shape, entry.get('norm_eval', False),
                                 entry.get('with_cp', False)))
 

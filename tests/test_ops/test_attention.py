@@ -88,6 +88,8 @@ def test_softmax_result_is_a_mix_of_values():
 def test_template_maps_sum_to_one():
     maps = template_maps(torch.randn(2, 4, 33, dtype=torch.float64))
     torch.testing.assert_close(maps.sum(-1), torch.ones(2, 4, dtype=torch.float64))
+    half = template_maps(torch.randn(4, 60000).half())
+    torch.testing.assert_close(half.sum(-1), torch.ones(4))
     scaled = template_maps(torch.ones(1, 16), 'scaling')
     torch.testing.assert_close(scaled, torch.full((1, 16), 0.25))
 

@@ -45,12 +45,20 @@ class Case:
 
     def plain(self) -> nn.Module:
         pytest.importorskip(self.base.split('.')[0])
-        return MODELS.build(dict(type=self.base, **self.arguments))
+        return self._initialised(dict(type=self.base, **self.arguments))
 
     def plugged(self, **layer: Any) -> nn.Module:
         pytest.importorskip(self.base.split('.')[0])
-        return MODELS.build(dict(type='kronattn_mm.Plugged', base=self.base, **self.arguments,
-                                 insert=[dict(at=self.at, layer={**EA, **layer})]))
+        return self._initialised(dict(type='kronattn_mm.Plugged', base=self.base,
+                                      insert=[dict(at=self.at, layer={**EA, **layer})],
+                                      **self.arguments))
+
+    def _initialised(self, config: dict[str, Any]) -> nn.Module:
+        module = MODELS.build(config)
+        if self.base == 'mmdet.SSDNeck':  # its L2Norm holds unset memory before this
+            module.init_weights()
+            module._is_init = False
+        return module
 
     def active(self) -> nn.Module:
         """Build it with inserted layers that do something."""
@@ -91,7 +99,7 @@ CASES = {
     'ssdneck': Case('mmdet.SSDNeck', 'fpn1-6', [*FPN, 'fpn6'], dict(
         in_channels=(512, 1024), out_channels=(512, 1024, 512, 256, 256, 256),
         level_strides=(2, 2, 1, 1), level_paddings=(1, 1, 0, 0), l2_norm_scale=20),
-        pyramid(512, 1024), ((38, 38), (40, 40), (40, 44))),
+        pyramid(512, 1024), ((56, 56), (64, 64), (60, 72))),
     'mmseg_backbone': Case('mmseg.ResNetV1c', 'res2+res4', ['res2', 'res4'], dict(
         depth=18, strides=(1, 2, 1, 1), dilations=(1, 1, 2, 4))),
     'mmseg_head': Case('mmseg.FCNHead', 'convs.0', ['convs.0'], dict(

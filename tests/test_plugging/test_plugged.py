@@ -182,6 +182,7 @@ def _fuse(module):
      "did you mean 'kronattn_mm.EfficientAttention2d'"),
     (dict(at='res3', layer=dict(type='EfficientAttention2d')), ValueError,
      "did you mean 'kronattn_mm.EfficientAttention2d'"),
+    (dict(at='res3', layer=dict(type='mmcv.NonLocal2d')), ValueError, "did you mean 'NonLocal2d'"),
     (dict(at='res3', layer=dict(key_channels=4)), ValueError, 'a layer needs a type'),
     (dict(at='res3', layer='EfficientAttention2d'), TypeError, '`layer` must be a dict'),
     (dict(at='res3'), ValueError, "has no 'layer'"),
