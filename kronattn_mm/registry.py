@@ -17,6 +17,8 @@ from . import layers
 # Name and module of what is imported on demand.
 _ON_DEMAND = {
     'KANet': 'kronattn_mm.models.backbones.kanet',
+    'SSDHead': 'kronattn_mm.models.dense_heads.ssd_head',
+    'DropoutLinearClsHead': 'kronattn_mm.models.cls_heads.dropout_linear_head',
     'AttentionHead': 'kronattn_mm.models.decode_heads.attention_head',
     'DeepLabV2Head': 'kronattn_mm.models.decode_heads.deeplabv2_head',
 }

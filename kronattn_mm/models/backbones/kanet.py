@@ -106,7 +106,8 @@ class KANet(MMBaseModule):
                                  f'init_cfg={init_cfg!r} and pretrained={pretrained!r}')
             init_cfg = dict(type='Pretrained', checkpoint=pretrained)
         elif init_cfg is None:
-            init_cfg = [dict(type='Xavier', layer=['Conv1d', 'Conv2d']),
+            init_cfg = [dict(type='Xavier', layer=['Conv1d', 'Conv2d'],
+                             distribution='uniform'),
                         dict(type='Constant', val=1, layer=['_BatchNorm', 'GroupNorm'])]
         super().__init__(init_cfg)
         stages = check_arch(arch)

@@ -1,0 +1,1 @@
+"""Classification heads; mmpretrain is needed."""

@@ -1,0 +1,1 @@
+"""Detection heads; mmdet is needed."""
