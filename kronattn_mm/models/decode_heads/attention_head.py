@@ -13,8 +13,10 @@ from mmcv.cnn import ConvModule
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from torch import Tensor, nn
 
+from ...layers.arguments import positive_int
 from ...plugging.build import build_layer
 from ...registry import MODELS
+from .inputs import check_feature_maps
 
 
 @MODELS.register_module()
@@ -39,7 +41,9 @@ class AttentionHead(BaseDecodeHead):
             deviation 0.01 for the classifier.
 
     Raises:
-        ValueError: If the convolution is left out and the channels differ, or it has an even size.
+        TypeError: If ``kernel_size`` is not an integer.
+        ValueError: If the convolution is left out and the channels differ, it has an even or
+            negative size, or the attention takes or gives other than ``channels``.
     """
 
     def __init__(self, in_channels: int, channels: int, num_classes: int,
@@ -56,20 +60,28 @@ class AttentionHead(BaseDecodeHead):
             ignore_index=ignore_index, align_corners=align_corners,
             init_cfg=dict(type='Normal', std=0.01, override=dict(name='conv_seg'))
             if init_cfg is None else init_cfg)
+        if kernel_size != 0 and positive_int('kernel_size', kernel_size) % 2 == 0:
+            raise ValueError(f'kernel_size must be odd, or 0 for no convolution, got {kernel_size}')
+        if attention.get('in_channels', channels) != channels:
+            raise ValueError(f'the attention works on channels={channels}, got in_channels='
+                             f"{attention['in_channels']} in its config; leave that out")
         if kernel_size == 0:
             if in_channels != channels:
                 raise ValueError('without a convolution the channels stay the same, got '
                                  f'in_channels={in_channels} and channels={channels}')
             self.bottleneck = nn.Identity()
-        elif kernel_size % 2 == 0:
-            raise ValueError(f'kernel_size must be odd, or 0 for no convolution, got {kernel_size}')
         else:
             self.bottleneck = ConvModule(in_channels, channels, kernel_size,
                                          padding=kernel_size // 2, norm_cfg=self.norm_cfg,
                                          act_cfg=self.act_cfg)
         self.attention = build_layer(dict(attention, in_channels=channels))
+        given = getattr(self.attention, 'out_channels', channels)
+        if given != channels:
+            raise ValueError(f'the classifier takes channels={channels}, but the attention gives '
+                             f'out_channels={given}')
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return the scores ``(N, num_classes, H, W)`` at the size of the feature map."""
+        check_feature_maps(self, inputs)
         x = self._transform_inputs(inputs)
         return self.cls_seg(self.attention(self.bottleneck(x)))

@@ -14,7 +14,9 @@ from mmengine.model import ModuleList
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from torch import Tensor, nn
 
+from ...layers.arguments import positive_int
 from ...registry import MODELS
+from .inputs import check_feature_maps
 
 
 @MODELS.register_module()
@@ -34,6 +36,7 @@ class DeepLabV2Head(BaseDecodeHead):
             deviation 0.01, as in DeepLab.
 
     Raises:
+        TypeError: If ``dilations`` holds something other than integers.
         ValueError: If ``dilations`` is empty or holds something smaller than one.
     """
 
@@ -42,8 +45,10 @@ class DeepLabV2Head(BaseDecodeHead):
                  dropout_ratio: float = 0., loss_decode: dict | list[dict] | None = None,
                  ignore_index: int = 255, align_corners: bool = False,
                  init_cfg: dict | None = None) -> None:
-        if not dilations or any(dilation < 1 for dilation in dilations):
-            raise ValueError(f'dilations must be positive integers, got {tuple(dilations)}')
+        if not dilations:
+            raise ValueError('dilations must have at least one entry, got none')
+        checked = tuple(positive_int('each of dilations', dilation)
+                               for dilation in dilations)
         super().__init__(
             in_channels=in_channels, channels=in_channels, num_classes=num_classes,
             in_index=in_index, dropout_ratio=dropout_ratio,
@@ -53,14 +58,19 @@ class DeepLabV2Head(BaseDecodeHead):
             else init_cfg)
         # The base class makes a 1x1 classifier, which would stay without a gradient here.
         del self.conv_seg
-        self.dilations = tuple(dilations)
+        self.dilations = checked
         self.classifiers = ModuleList([
             nn.Conv2d(in_channels, self.out_channels, 3, padding=dilation, dilation=dilation)
-            for dilation in dilations])
+            for dilation in checked])
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return the scores ``(N, num_classes, H, W)`` at the size of the feature map."""
+        check_feature_maps(self, inputs)
         x = self._transform_inputs(inputs)
         if self.dropout is not None:
             x = self.dropout(x)
-        return sum(classifier(x) for classifier in self.classifiers)
+        first, *others = self.classifiers
+        scores = first(x)
+        for classifier in others:
+            scores = scores + classifier(x)
+        return scores
