@@ -10,11 +10,11 @@ from torch import nn
 
 pytest.importorskip('mmseg')
 
-from mmengine.registry import init_default_scope  # noqa: E402
-from mmengine.structures import PixelData  # noqa: E402
-from mmseg.models.decode_heads.decode_head import BaseDecodeHead  # noqa: E402
-from mmseg.registry import MODELS  # noqa: E402
-from mmseg.structures import SegDataSample  # noqa: E402
+from mmengine.registry import init_default_scope
+from mmengine.structures import PixelData
+from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+from mmseg.registry import MODELS
+from mmseg.structures import SegDataSample
 
 IN_CHANNELS, CHANNELS, CLASSES = 6, 8, 5
 
