@@ -1,5 +1,6 @@
 """Every config of configs/efficient_attention: it is the row it is named after, and it trains."""
 
+import copy
 import functools
 import json
 import re
@@ -101,13 +102,19 @@ def upstream_state(model: str) -> dict[str, torch.Tensor]:
     return build(Config(json.loads(model))).state_dict()
 
 
-def load(name: str) -> Config:
-    return Config.fromfile(FOLDER / f'{name}.py')
+@functools.cache
+def parsed(path: Path) -> Config:
+    return Config.fromfile(path)
+
+
+def load(path: Path | str) -> Config:
+    """Return a config, by path or by name, that a test may change."""
+    return copy.deepcopy(parsed(FOLDER / f'{path}.py' if isinstance(path, str) else path))
 
 
 @pytest.mark.parametrize('path', config_files(), ids=lambda path: path.stem)
 def test_config_is_its_row_and_trains_one_step(path: Path) -> None:
-    config = Config.fromfile(path)
+    config = load(path)
     model = build(small(config.model))
 
     layers = inserted_layers(model)
@@ -121,7 +128,7 @@ def test_config_is_its_row_and_trains_one_step(path: Path) -> None:
             assert insertion.layer.normalization == (
                 'scaling' if match['normalization'] else 'softmax')
 
-    plain = without_insertions(small(Config.fromfile(path).model))
+    plain = without_insertions(small(load(path).model))
     missing, unexpected = model.load_state_dict(upstream_state(json.dumps(plain)), strict=False)
     assert not unexpected
     assert all('.attention.' in key for key in missing)
@@ -175,7 +182,7 @@ def test_every_row_of_tables_2_to_5_is_there() -> None:
 
 @pytest.mark.parametrize('path', sorted(FOLDER.glob(f'*_{PAPER}_*.py')), ids=lambda path: path.stem)
 def test_rows_of_the_paper_share_its_set_up(path: Path) -> None:
-    config = Config.fromfile(path)
+    config = load(path)
     baseline = load(f'mask-rcnn_r50_fpn_{PAPER}_coco')
     for key in ('train_cfg', 'optim_wrapper', 'param_scheduler', 'auto_scale_lr', 'custom_hooks',
                 'train_dataloader', 'val_dataloader', 'test_dataloader', 'val_evaluator'):
@@ -219,6 +226,20 @@ def test_norms_and_biases_do_not_decay() -> None:
     assert all(value == 0 for name, value in decays.items() if name.endswith('.bias'))
 
 
+def test_one_key_reaches_the_inserted_layers_and_nothing_else() -> None:
+    config = load(f'mask-rcnn_r50_fpn_ea-res3-4-fpn1-5_{PAPER}_coco')
+    config.optim_wrapper.paramwise_cfg.custom_keys = {'.attention.': dict(lr_mult=10.)}
+    model = build(small(config.model))
+    wrapper = build_optim_wrapper(model, config.optim_wrapper)
+    rates = {id(parameter): group['lr'] for group in wrapper.optimizer.param_groups
+             for parameter in group['params']}
+    inserted = {id(parameter) for insertion in inserted_layers(model).values()
+                for parameter in insertion.layer.parameters()}
+    assert {key for key, rate in rates.items() if rate == pytest.approx(1.25e-3)} == inserted
+    assert all(rate == pytest.approx(1.25e-4) for key, rate in rates.items()
+               if key not in inserted)
+
+
 def test_feature_maps_have_the_sizes_of_table_2() -> None:
     model = build(small(load(f'mask-rcnn_r50_fpn_ea-res3-4-fpn1-5_{PAPER}_coco').model))
     assert insertion_shapes(model, (896, 1280)) == {
@@ -242,8 +263,8 @@ def test_configs_parse_where_a_wheel_puts_them(tmp_path: Path) -> None:
     shipped = tmp_path / 'kronattn_mm' / '.mim' / 'configs'
     shutil.copytree(ROOT / 'configs', shipped)
     for path in config_files()[::6]:
-        copy = Config.fromfile(shipped / 'efficient_attention' / path.name)
-        assert copy.model == Config.fromfile(path).model
+        there = Config.fromfile(shipped / 'efficient_attention' / path.name)
+        assert there.model == load(path).model
 
 
 def test_pictures_fit_into_the_input_size() -> None:
@@ -260,3 +281,24 @@ def test_pictures_fit_into_the_input_size() -> None:
             assert short <= 896 and long <= 1280
             assert short == 896 or long == 1280
             assert long / short == pytest.approx(max(height, width) / min(height, width), rel=1e-2)
+
+
+def test_metafile_and_readme_list_the_configs_there_are() -> None:
+    yaml = pytest.importorskip('yaml')
+    metafile = yaml.safe_load((FOLDER / 'metafile.yml').read_text(encoding='utf-8'))
+    models = metafile['Models']
+    assert sorted(model['Config'] for model in models) == \
+        sorted(path.relative_to(ROOT).as_posix() for path in FOLDER.glob('*.py'))
+    collections = {collection['Name'] for collection in metafile['Collections']}
+    for model in models:
+        assert model['Name'] == Path(model['Config']).stem
+        assert model['In Collection'] in collections
+        assert not {'Results', 'Weights'} & model.keys()  # nothing has been trained
+        config = load(ROOT / model['Config'])
+        assert model['Metadata']['Epochs'] == config.train_cfg.max_epochs
+        assert model['Metadata']['Batch Size'] == config.auto_scale_lr.base_batch_size
+    index = yaml.safe_load((ROOT / 'model-index.yml').read_text(encoding='utf-8'))
+    assert 'configs/efficient_attention/metafile.yml' in index['Import']
+    readme = (FOLDER / 'README.md').read_text(encoding='utf-8')
+    assert sorted(re.findall(r'\((\S+)\.py\)', readme)) == \
+        sorted(path.stem for path in FOLDER.glob('*.py'))

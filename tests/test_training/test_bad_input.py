@@ -138,7 +138,7 @@ def damaged(made_set: Path, tmp_path: Path) -> Callable[[int | None], tuple[Path
     return damage
 
 
-@pytest.mark.parametrize('kept', [20, None])
+@pytest.mark.parametrize('kept', [20, 2000, -10, None])
 def test_broken_or_missing_picture_is_named(small_config: Callable[..., Path],
                                             damaged: Callable, kept: int | None) -> None:
     """mmcv's loader does that by itself."""
