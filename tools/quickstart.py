@@ -49,6 +49,8 @@ examples:
 """
 RESULTS = ('index.html', 'predictions', 'attention', 'curves', 'cost.txt', 'config.py', 'training',
            'evaluation', 'logs', 'annotations')
+METRICS = {'coco/bbox_mAP_50': 'box AP50', 'coco/segm_mAP_50': 'mask AP50',
+           'coco/bbox_mAP': 'box AP', 'coco/segm_mAP': 'mask AP'}
 PICTURES = 6  # drawn in predictions/
 MAPS = 2  # of these also with attention maps
 SCORE = 0.5  # below this a prediction is not drawn
@@ -464,7 +466,7 @@ def evaluate(runner: Runner, config: Path, checkpoint: Path,
     """Evaluate on the held-out pictures; return the metrics and the predictions.
 
     Raises:
-        QuickstartError: test.py failed or measured nothing.
+        QuickstartError: test.py failed or gave no metrics.
     """
     from mmengine.fileio import load
     shutil.rmtree(evaluation, ignore_errors=True)
@@ -474,10 +476,15 @@ def evaluate(runner: Runner, config: Path, checkpoint: Path,
                                   evaluation, '--out', predictions], follow_evaluation(progress))
     files = sorted(evaluation.glob('*/*.json'))
     metrics = json.loads(files[-1].read_text()) if files else {}
-    if 'coco/bbox_mAP' not in metrics:
-        raise QuickstartError('the evaluation measured nothing (no object was found at all, or '
-                              f'none is there); see {runner.logs}/evaluation.log')
-    return metrics, load(predictions)
+    found = load(predictions)
+    if not any(len(one['pred_instances']['scores']) for one in found):
+        say('Nothing was found on the held-out pictures: more epochs, more pictures or pretrained '
+            'weights (--weights) are needed.')
+        return dict.fromkeys(METRICS, 0.0), found  # mmdet reports nothing then
+    if missing := [name for name in METRICS if name not in metrics]:
+        raise QuickstartError(f'the evaluation gave no {missing[0]}; see '
+                              f'{runner.logs}/evaluation.log')
+    return metrics, found
 
 
 # ---------------------------------------------------------------- what is left for the user
@@ -491,9 +498,25 @@ def show_attention(runner: Runner, config: Path, checkpoint: Path, pictures: Seq
     for point in points:
         runner.run(f'attention_{point}', [
             TOOLS / 'analysis_tools' / 'show_attention.py', config, checkpoint, *pictures,
-            '--layer', point, '--out-dir', out, '--device', runner.device])
+            '--layer', point, '--maps', 7, '--out-dir', out, '--device', runner.device])
         shown.append((point, sorted(out.glob(f'*_{point}.png'))))
     return shown
+
+
+def insertion_lines(cfg: Any) -> str:
+    """The lines of a config that put attention into its backbone and neck."""
+    lines = [f'attention = {_call(cfg.attention)}', 'model = dict(']
+    for part in ('backbone', 'neck'):
+        plugged = cfg.model[part]
+        places = ', '.join(f'dict(at={entry.at!r}, layer=attention)' for entry in plugged.insert)
+        lines += [f'    {part}=dict(', f'        type={plugged.type!r},',
+                  f'        base={plugged.base!r},', f'        insert=[{places}]),']
+    return '\n'.join([*lines[:-1], lines[-1][:-1] + ')'])
+
+
+def _call(arguments: dict) -> str:
+    ordered = sorted(arguments.items(), key=lambda item: item[0] != 'type')  # the type first
+    return f'dict({", ".join(f"{name}={value!r}" for name, value in ordered)})'
 
 
 def environment_rows(device: str, seconds: float, description: str) -> list[tuple[str, str]]:
@@ -523,7 +546,7 @@ def _processor() -> str:
 
 
 def _duration(seconds: float) -> str:
-    return f'{int(seconds) // 60} min {int(seconds) % 60:02d} s'
+    return f'{int(seconds) // 60}:{int(seconds) % 60:02d} min'
 
 
 def quickstart(args: argparse.Namespace, command: str) -> Path:
@@ -560,7 +583,8 @@ def quickstart(args: argparse.Namespace, command: str) -> Path:
     epochs = cfg.train_cfg.max_epochs
 
     runner = Runner(out / 'logs', device)
-    say(f"Training {epochs} epochs with mmdet's train.py on "
+    length = f'{epochs} epoch{"s" * (epochs > 1)}'
+    say(f"Training {length} with mmdet's train.py on "
         f'{"the GPU" if device == "cuda" else "the CPU"}; log: {runner.logs}/training.log')
     checkpoint, seconds = train(runner, config, out / 'training', epochs)
     metrics, predictions = evaluate(runner, config, checkpoint, out / 'evaluation')
@@ -586,21 +610,18 @@ def quickstart(args: argparse.Namespace, command: str) -> Path:
     report.write_text(out / 'cost.txt', cost)
 
     page = out / 'index.html'
-    figures = [('box AP50', f'{metrics["coco/bbox_mAP_50"]:.2f}'),
-               ('mask AP50', f'{metrics["coco/segm_mAP_50"]:.2f}'),
-               ('box AP', f'{metrics["coco/bbox_mAP"]:.2f}'),
-               ('mask AP', f'{metrics["coco/segm_mAP"]:.2f}'),
+    figures = [*((label, f'{metrics[name]:.2f}') for name, label in METRICS.items()),
                ('training', _duration(seconds))]
     report.write_page(
         page, title=title, figures=figures, score=SCORE,
         summary=f'A Mask R-CNN with efficient attention in two stages of its backbone and on all '
-        f'five levels of its pyramid, trained for {epochs} epochs on {description}.',
+        f'five levels of its pyramid, trained for {length} on {description}.',
         evaluated_by="mmdet's test.py and pycocotools", predictions=drawn, attention=attention,
-        curves=curves, cost=cost, cost_command=runner.commands[-1],
+        curves=curves, insertion=insertion_lines(cfg), cost=cost, cost_command=runner.commands[-1],
         environment=environment_rows(device, seconds, description),
         commands=[command, *runner.commands], config_name=source.name,
         config_source=source.read_text(encoding='utf-8'), config_full=text)
-    say('Held out: ' + ', '.join(f'{name} {value}' for name, value in figures[:4])
+    say('Held out: ' + ', '.join(f'{name} {value}' for name, value in figures[:-1])
         + f'. All of it took {_duration(time.monotonic() - begin)}.')
     return page
 

@@ -81,11 +81,8 @@ def draw_loss(training: Sequence[Mapping], path: str | Path) -> None:
         training: Training records of :func:`read_scalars`.
         path: Where to write.
     """
-    per_epoch: dict[int, int] = {}
-    for record in training:
-        per_epoch[record['epoch']] = max(per_epoch.get(record['epoch'], 0), record['iter'])
-    done = np.cumsum([0] + [per_epoch[epoch] for epoch in sorted(per_epoch)])
-    length = max(np.diff(done))  # iterations an epoch
+    # mmengine counts epochs from 1 and steps through all of them; it logs each epoch's last step.
+    length = max(record['step'] / record['epoch'] for record in training)
     x = [record['step'] / length for record in training]
     parts = dict(loss='all losses', loss_cls='class of a region', loss_bbox='box of a region',
                  loss_mask='mask of a region')
@@ -115,7 +112,10 @@ def draw_precision(validation: Sequence[Mapping], path: str | Path) -> None:
                 axes.plot(*zip(*points, strict=True), dash, color=colour, marker='o', markersize=4,
                           label=label, linewidth=2)
         axes.set_ylim(0, max(0.05, min(1, 1.15 * axes.get_ylim()[1])))
-        axes.legend()
+        if axes.lines:
+            axes.legend()
+        else:  # mmdet reports no precision where nothing was found
+            axes.text(0.5, 0.5, 'nothing was found', ha='center', transform=axes.transAxes)
 
 
 @contextmanager

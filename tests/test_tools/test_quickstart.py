@@ -255,6 +255,16 @@ def test_attention_is_where_the_name_says(name: Path, layers: list[str]) -> None
         *layers, *(f'neck.fpn{level}' for level in range(1, 6))]
 
 
+def test_shown_lines_are_what_the_config_does() -> None:
+    from mmengine.config import Config
+    config = Config.fromfile(str(quickstart.COCO_CONFIG))
+    shown = {}
+    exec(quickstart.insertion_lines(config), shown)
+    for part in ('backbone', 'neck'):
+        assert shown['model'][part]['insert'] == config.model[part].insert
+        assert shown['model'][part]['base'] == config.model[part].base
+
+
 def test_learning_rate_of_pretrained_stages_leaves_attention_alone() -> None:
     """The keys name the stages; they must not be substrings of the inserted layers' names."""
     keys = [f'backbone.layer{stage}.' for stage in range(1, 8)]
@@ -433,8 +443,7 @@ def scalars(folder: Path, records: list[dict], tail: str = '') -> None:
 
 def test_logs_of_a_resumed_run_are_joined(tmp_path: Path) -> None:
     def record(step: int, loss: float) -> dict:
-        return dict(loss=loss, loss_cls=loss / 2, epoch=1 + (step - 1) // 2, iter=2 - step % 2,
-                    step=step)
+        return dict(loss=loss, loss_cls=loss / 2, epoch=1 + (step - 1) // 2, iter=step, step=step)
 
     scalars(tmp_path / '20260101_000000', [record(1, 5.0), record(2, 4.0), record(3, 9.0)],
             tail='{"loss": 1.')
@@ -531,7 +540,7 @@ def page_content(tmp_path: Path) -> dict:
         evaluated_by='test.py', predictions=[picture], attention=[('neck.fpn1', [picture])],
         curves=[(picture, 'Loss')], cost='layer  | 12 M', cost_command='cost.py config.py',
         environment=[('Versions', 'torch 2')], commands=['python a.py', 'python b.py'],
-        config_name='config', config_source='x = "<y>"', config_full='z = 1')
+        config_name='config', config_source='x = "<y>"', config_full='z = 1', insertion="at='res3'")
 
 
 def test_page_stands_alone(tmp_path: Path) -> None:
@@ -546,7 +555,7 @@ def test_page_stands_alone(tmp_path: Path) -> None:
     assert not re.search(r'(?:src|href)="(?!data:)|url\(|@import', text)
     assert 'prefers-color-scheme: dark' in text and 'width=device-width' in text
     for part in ('A <title>', 'box AP50', '0.87', 'layer  | 12 M', 'torch 2', 'python b.py',
-                 'x = "<y>"', 'z = 1'):
+                 'x = "<y>"', 'z = 1', "at='res3'"):
         assert part in page.text
 
 

@@ -59,9 +59,9 @@ class Recipe:
     size: int = 160
     min_digits: int = 3
     max_digits: int = 7
-    min_height: int = 28
+    min_height: int = 32
     max_height: int = 64
-    min_visible: float = 0.75
+    min_visible: float = 0.85
     seed: int = 0
 
     def __post_init__(self) -> None:
