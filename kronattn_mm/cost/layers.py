@@ -7,9 +7,11 @@ in no formula. A new layer type is one more small function here.
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import nn
 
+from .kronecker import kan_regular, kao_kv, kao_qkv, pooled_positions
 from .paper import PaperCost, efficient_attention, non_local
 
 LayerFormula = Callable[[nn.Module, Sequence[int]], PaperCost | None]
@@ -69,3 +71,23 @@ def _mmcv_non_local(layer: nn.Module, spatial: Sequence[int]) -> PaperCost | Non
         pooled = math.prod(spatial[:-2]) * math.prod(size // 2 for size in spatial[-2:])
     return non_local(math.prod(spatial), layer.in_channels, layer.inter_channels,
                      layer.inter_channels, key_positions=pooled)
+
+
+@formula_for('kronattn_mm.UnfoldedAttention2d')
+def _unfolded_attention(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
+    return kan_regular(positions=math.prod(spatial),
+                       key_positions=pooled_positions(spatial) if layer.pooling else None,
+                       **_transformed(layer))
+
+
+@formula_for('kronattn_mm.KroneckerAttention2d', 'kronattn_mm.KroneckerAttention3d')
+def _kronecker_attention(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
+    if layer.mode == 'qkv':
+        return kao_qkv(averages=sum(spatial), **_transformed(layer))
+    return kao_kv(positions=math.prod(spatial), averages=sum(spatial), **_transformed(layer))
+
+
+def _transformed(layer: nn.Module) -> dict[str, Any]:
+    return dict(in_channels=layer.in_channels, transforms=layer.transforms,
+                key_channels=layer.key_channels, out_channels=layer.out_channels,
+                coefficient_norm=layer.coefficient_norm is not None)

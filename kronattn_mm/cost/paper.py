@@ -26,6 +26,7 @@ are pooled and the pooled maps are counted.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 FLOAT_BYTES = 4
 
@@ -58,12 +59,13 @@ def method(function: Callable[..., PaperCost]) -> Callable[..., PaperCost]:
     return function
 
 
-def paper_cost(name: str, **sizes: int) -> PaperCost:
+def paper_cost(name: str, **sizes: Any) -> PaperCost:
     """Return the cost of a method in its paper's accounting.
 
     Args:
-        name (str): One of ``METHODS``: ``'efficient_attention'`` or ``'non_local'``.
-        **sizes: The arguments of the function of that name in this module, which checks them.
+        name (str): One of ``METHODS``: ``'efficient_attention'`` or ``'non_local'`` of this
+            module, ``'kan_regular'``, ``'kao_kv'`` or ``'kao_qkv'`` of :mod:`.kronecker`.
+        **sizes: The arguments of the function of that name, which checks them.
 
     Raises:
         TypeError: If a size is missing or is not one of the method's.

@@ -45,7 +45,7 @@ def average_matrices(h: int, w: int) -> tuple[np.ndarray, np.ndarray]:
     """The linear maps that our :func:`axis_averages` is, from its action on unit vectors.
 
     Returns:
-        tuple: H, the average of the rows, ``(w, h w)``; L, the average of the columns, ``(h, h w)``.
+        tuple: H, the average of the rows, ``(w, h w)``; L, of the columns, ``(h, h w)``.
     """
     unit_maps = torch.eye(h * w, dtype=torch.float64).reshape(h * w, 1, h, w)
     columns = axis_averages(unit_maps)[:, 0].numpy().T  # (w + h, h w), the block of H first
