@@ -150,6 +150,7 @@ def test_classes_and_number_can_be_chosen(tmp_path: Path) -> None:
     data = check.check_coco_folder(folder, only=['dog'])
     assert data.classes == ('dog',)
     assert [one['id'] for one in data.train.content['images']] == [1, 3, 5]
+    assert [one['id'] for one in data.val.content['images']] == [1, 2, 3, 4, 5], 'counts in AP'
     assert {one['category_id'] for one in data.train.content['annotations']} == {7}
     data = check.check_coco_folder(folder, max_pictures=2)
     assert [len(split.content['images']) for split in (data.train, data.val)] == [2, 1]

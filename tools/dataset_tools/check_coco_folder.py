@@ -145,8 +145,8 @@ def check_coco_folder(folder: str | Path, only: Sequence[str] = (), max_pictures
     Args:
         folder: The folder.
         only: Names of the classes to use, all if empty.
-        max_pictures: Use at most that many training pictures and a quarter as many held-out
-            ones, the first with objects to find; 0 for all.
+        max_pictures: Use at most that many training pictures (the first with objects on them)
+            and a quarter as many held-out ones (the first); 0 for all.
         progress: Called with the number of pictures checked and of all pictures.
 
     Returns:
@@ -170,9 +170,9 @@ def check_coco_folder(folder: str | Path, only: Sequence[str] = (), max_pictures
                         f'{", ".join(names[0])}')
     classes = tuple(name for name in names[0] if not only or name in only)
     if only or max_pictures:
-        limits = (max_pictures, -(-max_pictures // 4))
-        contents = [reduce_content(content, classes, limit)
-                    for content, limit in zip(contents, limits, strict=True)]
+        # Held-out pictures without an object stay: what is found on them counts against AP.
+        contents = [reduce_content(contents[0], classes, max_pictures, drop_empty=True),
+                    reduce_content(contents[1], classes, -(-max_pictures // 4), drop_empty=False)]
         for content, (file, _) in zip(contents, found, strict=True):
             if not content['annotations']:
                 raise DataError(f'{file} holds no object of the classes {", ".join(classes)}')
@@ -188,16 +188,21 @@ def check_coco_folder(folder: str | Path, only: Sequence[str] = (), max_pictures
     return CocoFolder(train, val, classes)
 
 
-def reduce_content(content: dict[str, Any], classes: Sequence[str], limit: int) -> dict[str, Any]:
-    """Keep some classes, the pictures that have an object of them, and at most ``limit`` of those.
+def reduce_content(content: dict[str, Any], classes: Sequence[str], limit: int,
+                   drop_empty: bool) -> dict[str, Any]:
+    """Keep some classes and at most ``limit`` pictures, in their order.
 
-    A ``limit`` of 0 keeps all. The order of everything stays.
+    Args:
+        content: Content of an annotation file; it is not changed.
+        classes: Names of the classes to keep.
+        limit: Largest number of pictures, 0 for all.
+        drop_empty: Pass over pictures without an object of these classes (crowds aside).
     """
     categories = [entry for entry in content['categories'] if entry['name'] in classes]
     kept = {entry['id'] for entry in categories}
     objects = [entry for entry in content['annotations'] if entry['category_id'] in kept]
-    shown = {entry['image_id'] for entry in objects if not entry.get('iscrowd')}
-    images = [entry for entry in content['images'] if entry['id'] in shown]
+    filled = {entry['image_id'] for entry in objects if not entry['iscrowd']}
+    images = [entry for entry in content['images'] if entry['id'] in filled or not drop_empty]
     images = images[:limit or None]
     shown = {entry['id'] for entry in images}
     objects = [entry for entry in objects if entry['image_id'] in shown]
