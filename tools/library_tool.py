@@ -90,7 +90,7 @@ def prepare(tool: str) -> tuple[ModuleType, dict[str, Any]]:
         if isinstance(checkpoint, str) and checkpoint != 'auto':
             check_checkpoint(checkpoint)
     if arguments.launcher == 'pytorch':
-        join_processes_without_gpu()
+        join_processes_without_gpu(config)
     return script, config
 
 
@@ -211,12 +211,23 @@ def check_checkpoint(file: str) -> None:
                         'that torch.load cannot read)')
 
 
-def join_processes_without_gpu() -> None:
-    """Start a gloo process group where there is no GPU.
+def join_processes_without_gpu(config: dict[str, Any]) -> None:
+    """Make several processes train together where there is no GPU.
 
-    mmengine's own start selects a GPU whatever the backend, and fails without one; it leaves a
-    group that is there already as it is.
+    mmengine selects a GPU for each process whatever the backend, twice: when it starts the process
+    group, which it leaves alone if it is there already, and when it wraps the model, which goes by
+    `model_wrapper_cfg` if there is one.
     """
     import torch
-    if not torch.cuda.is_available():
-        torch.distributed.init_process_group('gloo')
+    if torch.cuda.is_available():
+        return
+    torch.distributed.init_process_group('gloo')
+    wrapper = dict(type='MMDistributedDataParallel', broadcast_buffers=False,
+                   find_unused_parameters=config.get('find_unused_parameters', False))
+    wrapper.update(config.get('model_wrapper_cfg') or {}, device_ids=None)
+    options = [f'model_wrapper_cfg.{key}={value}' for key, value in wrapper.items()]
+    if '--cfg-options' in sys.argv:
+        place = sys.argv.index('--cfg-options') + 1
+        sys.argv[place:place] = options
+    else:
+        sys.argv += ['--cfg-options', *options]

@@ -3,6 +3,7 @@
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,7 +50,8 @@ custom_imports = dict(imports=['kronattn_mm', 'dump_rank'], allow_failed_imports
 custom_hooks = [dict(type='kronattn_mm.EpochSeed'), dict(type='mmengine.DumpRank')]
 """)
     environment = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=str(tmp_path),
-                       PORT=str(free_port()))
+                       PORT=str(free_port()), PATH=os.pathsep.join(
+                           [str(Path(sys.executable).parent), os.environ['PATH']]))
     done = subprocess.run(
         ['bash', ROOT / 'tools' / 'dist_train.sh', path, '2', '--work-dir', tmp_path / 'run'],
         env=environment, text=True, capture_output=True)
