@@ -13,7 +13,6 @@ model = dict(
             (4, 48, 2, ('base_skip', 'attn_skip')),
             (4, 96, 2, ('base_skip', 'attn_skip')),
         ],
-        out_indices=(4, )),
     head=dict(num_classes=10, topk=(1, )))
 data_preprocessor = dict(num_classes=10, mean=[127.5, 127.5, 127.5], std=[64., 64., 64.])
 

@@ -16,21 +16,21 @@ table here obeys these and is one of several that do; another one can be given b
     14 x 14      base_skip, attn_skip x 2                    6       160       2
     7 x 7        attn_skip                                   6       320       1
 
-Cost at 224 x 224 with the classifier, counted without batch norm and biases: 3.44 M parameters;
-288 M multiply-adds with KAO_KV, 281 M with KAO_QKV. A test counts them.
+Cost at 224 x 224 with a classifier of 1000 classes, batch norm not counted: 3.44 M parameters; 288 M
+multiply-adds with KAO_KV, 281 M with KAO_QKV. A test counts them. One of the paper's statements is
+not met: KANet without KAO should cost more than KANet_KV, here both cost 288 M (docs/kanet.md).
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from mmcv.cnn import ConvModule
 from mmengine.model import BaseModule as MMBaseModule
 from mmengine.model import Sequential
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...registry import MODELS
-from .kanet_modules import MODULES
+from .kanet_modules import MODULES, Convolution
 
 # (expansion, channels, stride, one module a block), a row a stage.
 Stage = tuple[int, int, int, tuple[str, ...]]
@@ -76,27 +76,30 @@ class KANet(MMBaseModule):
         attention (dict, optional): Config of the attention layer in attention modules. Defaults
             to KAO_KV with a transformation of the values and batch norm on the coefficients.
         widen_factor (float): Multiplies all channels, rounded to multiples of 8. Defaults to 1.
-        out_indices (Sequence[int]): Which outputs to return: 0 to 6 are the stages ``layer1`` to
-            ``layer7``, 7 is the last 1x1 convolution, ``conv2``. Defaults to ``(7, )``.
+        out_indices (Sequence[int], optional): Which outputs to return: 0 to 6 are the stages
+            ``layer1`` to ``layer7``, 7 is the last 1x1 convolution, ``conv2`` (with a table of
+            other length, as many as it has rows). Defaults to the last convolution.
         frozen_stages (int): Stages whose weights and norms are fixed, counted from ``layer1``; 0
             fixes the first convolution alone, -1 nothing. Defaults to -1.
         norm_cfg (dict, optional): Norm of the convolutions. Defaults to batch norm.
         act_cfg (dict, optional): Activation of the convolutions. Defaults to ReLU6.
-        norm_eval (bool): Keep batch norms in eval mode while training. Defaults to False.
+        norm_eval (bool): Keep batch norms in eval mode while training. This is for weights of a
+            trained KANet: with others, the norm of the coefficients would have statistics of 0
+            and 1 for ever. Defaults to False.
         with_cp (bool): Recompute the blocks in the backward pass. Defaults to False.
         pretrained (str, optional): Checkpoint to start from, as mmsegmentation passes it.
         init_cfg (dict or list[dict], optional): Initialisation. Defaults to Xavier for
             convolutions, as in the paper, and one for norms.
 
     Raises:
-        TypeError: If the table has the wrong form.
+        TypeError: If the table or ``out_indices`` has the wrong form.
         ValueError: If an argument is not one of its choices, or ``init_cfg`` and ``pretrained``
             are both given.
     """
 
     def __init__(self, arch: str | Sequence[Stage] = 'kanet',
                  attention: dict[str, Any] | None = None, widen_factor: float = 1.,
-                 out_indices: Sequence[int] = (7, ), frozen_stages: int = -1,
+                 out_indices: Sequence[int] | None = None, frozen_stages: int = -1,
                  norm_cfg: dict | None = None, act_cfg: dict | None = None,
                  norm_eval: bool = False, with_cp: bool = False, pretrained: str | None = None,
                  init_cfg: dict | list[dict] | None = None) -> None:
@@ -112,10 +115,16 @@ class KANet(MMBaseModule):
         super().__init__(init_cfg)
         stages = check_arch(arch)
         last = len(stages)
+        out_indices = (last, ) if out_indices is None else out_indices
+        if not isinstance(out_indices, Sequence):
+            raise TypeError(f'out_indices must be a sequence such as (7, ), got {out_indices!r}')
         if not out_indices or not set(out_indices) <= set(range(last + 1)):
             raise ValueError(f'out_indices must be among 0 to {last}, got {tuple(out_indices)}')
         if frozen_stages not in range(-1, last + 1):
             raise ValueError(f'frozen_stages must be from -1 to {last}, got {frozen_stages!r}')
+        if isinstance(widen_factor, bool) or not isinstance(widen_factor, (int, float)) or \
+                not widen_factor > 0:
+            raise ValueError(f'widen_factor must be a number above 0, got {widen_factor!r}')
         self.out_indices = tuple(out_indices)
         self.frozen_stages = frozen_stages
         self.norm_eval = norm_eval
@@ -124,8 +133,8 @@ class KANet(MMBaseModule):
         act_cfg = dict(type='ReLU6') if act_cfg is None else act_cfg
 
         channels = make_divisible(32 * widen_factor)
-        self.conv1 = ConvModule(3, channels, 3, stride=2, padding=1, norm_cfg=norm_cfg,
-                                act_cfg=act_cfg)
+        self.conv1 = Convolution(3, channels, 3, stride=2, padding=1, norm_cfg=norm_cfg,
+                                 act_cfg=act_cfg)
         self.layers = []
         for number, (expansion, width, stride, modules) in enumerate(stages, start=1):
             blocks = []
@@ -139,7 +148,8 @@ class KANet(MMBaseModule):
             self.add_module(f'layer{number}', Sequential(*blocks))
             self.layers.append(f'layer{number}')
         self.out_channels = max(1280, int(1280 * widen_factor))
-        self.conv2 = ConvModule(channels, self.out_channels, 1, norm_cfg=norm_cfg, act_cfg=act_cfg)
+        self.conv2 = Convolution(channels, self.out_channels, 1, norm_cfg=norm_cfg,
+                                 act_cfg=act_cfg)
         self.layers.append('conv2')
         self._freeze_stages()
 
@@ -177,7 +187,7 @@ def check_arch(arch: str | Sequence[Stage]) -> list[Stage]:
     """Return the table that ``arch`` names or is.
 
     Raises:
-        TypeError: If a row is not ``(expansion, channels, stride, modules)``.
+        TypeError: If a table is not a sequence of rows ``(expansion, channels, stride, modules)``.
         ValueError: If the name of a table or of a module is unknown.
     """
     if isinstance(arch, str):
@@ -185,8 +195,11 @@ def check_arch(arch: str | Sequence[Stage]) -> list[Stage]:
             raise ValueError(f'arch must be one of {", ".join(map(repr, ARCHS))} or a table, got '
                              f'{arch!r}')
         return ARCHS[arch]
+    if not isinstance(arch, Sequence) or not arch:
+        raise TypeError(f'arch must be the name of a table or a sequence of rows, got {arch!r}')
     for row in arch:
-        if len(row) != 4 or isinstance(row[3], str):
+        if not isinstance(row, Sequence) or len(row) != 4 or \
+                not isinstance(row[3], Sequence) or isinstance(row[3], str) or not row[3]:
             raise TypeError('a row of arch is (expansion, channels, stride, modules), modules '
                             f'being a tuple of names, got {row!r}')
         unknown = [name for name in row[3] if name not in MODULES]

@@ -31,6 +31,17 @@ from ...layers.arguments import positive_int
 from ...plugging.build import build_layer
 
 
+class Convolution(ConvModule):
+    """mmcv's ConvModule that leaves its weights to the ``init_cfg`` of the network.
+
+    mmengine calls ``init_weights`` of a child after the parent's ``init_cfg``, and ConvModule would
+    draw its weights anew there, so that the paper's Xavier initialisation would be lost.
+    """
+
+    def init_weights(self) -> None:
+        """Do nothing; the convolution starts as torch makes it."""
+
+
 class BaseModule(MMBaseModule):
     """The inverted residual of MobileNetV2, which the other three change (Figure 4(a)).
 
@@ -78,15 +89,15 @@ class BaseModule(MMBaseModule):
         norm_cfg = dict(type='BN') if norm_cfg is None else norm_cfg
         act_cfg = dict(type='ReLU6') if act_cfg is None else act_cfg
         depthwise = made if self.uses_attention else hidden
-        self.expand_conv = None if made == in_channels and expansion == 1 else ConvModule(
+        self.expand_conv = None if made == in_channels and expansion == 1 else Convolution(
             in_channels, made, 1, norm_cfg=norm_cfg, act_cfg=act_cfg)
-        self.depthwise_conv = ConvModule(depthwise, depthwise, 3, stride=stride, padding=1,
-                                         groups=depthwise, norm_cfg=norm_cfg, act_cfg=act_cfg)
+        self.depthwise_conv = Convolution(depthwise, depthwise, 3, stride=stride, padding=1,
+                                          groups=depthwise, norm_cfg=norm_cfg, act_cfg=act_cfg)
         if self.uses_attention:
             self.attention = build_layer(dict(attention, in_channels=in_channels))
             # Rounded up like a convolution of kernel 3 and padding 1.
             self.pool = nn.AvgPool2d(stride, ceil_mode=True) if stride > 1 else nn.Identity()
-        self.linear_conv = ConvModule(hidden, out_channels, 1, norm_cfg=norm_cfg, act_cfg=None)
+        self.linear_conv = Convolution(hidden, out_channels, 1, norm_cfg=norm_cfg, act_cfg=None)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(N, in_channels, H, W)`` to ``(N, out_channels, H / stride, W / stride)``."""
