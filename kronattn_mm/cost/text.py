@@ -32,8 +32,8 @@ def cost_text(report: CostReport) -> str:
     rows.append(['total', '', '', quantity(run.params), quantity(paper.macc), quantity(run.macc),
                  quantity(paper.memory), quantity(run.allocated), quantity(run.kept)])
     lines = [
-        _table(['point', 'layer', 'feature map', 'params', 'MACC\npaper', 'MACC\nrun',
-                'bytes\npaper', 'bytes\nrun', 'bytes\nkept'], rows, left=3, total=True),
+        plain_table(['point', 'layer', 'feature map', 'params', 'MACC\npaper', 'MACC\nrun',
+                     'bytes\npaper', 'bytes\nrun', 'bytes\nkept'], rows, left=3, total=True),
         '',
         f"paper  the accounting of the layer's paper: {paper.params:,} parameters,",
         f'       {paper.macc:,} multiply-accumulates, {paper.memory:,} bytes',
@@ -70,12 +70,13 @@ def summary_text(report: CostReport) -> str:
         header = ['point', 'layer', 'feature map', 'parameters', 'MACs', 'settings']
         if not settings:
             header, rows = header[:-1], [row[:-1] for row in rows]
-        lines.append(_table(header, rows, left=3, total=True))
+        lines.append(plain_table(header, rows, left=3, total=True))
     if report.convs:
         rows = [[_name(conv), conv.layer, _shape(conv), f'{conv.executed.params:,}', _macc(conv)]
                 for conv in report.convs]
         lines += [''] * bool(lines) + [
-            _table(['replaced convolution', 'by', 'input', 'parameters', 'MACs'], rows, left=3)]
+            plain_table(['replaced convolution', 'by', 'input', 'parameters', 'MACs'], rows,
+                        left=3)]
     return '\n'.join(lines + _notes(report) + _shares(report))
 
 
@@ -102,7 +103,7 @@ def paper_table_2_text(rows: Sequence[Sequence[Check]]) -> str:
     return '\n'.join([
         'Efficient Attention, Table 2: cost of the attention modules for one 896 x 1280 image.',
         'EA: efficient attention, NL: non-local; memory in bytes.', '',
-        _table(header, body, left=1), '', _verdict(cell for row in rows for cell in row)])
+        plain_table(header, body, left=1), '', _verdict(cell for row in rows for cell in row)])
 
 
 def paper_examples_text(checks: Sequence[Check]) -> str:
@@ -111,11 +112,12 @@ def paper_examples_text(checks: Sequence[Check]) -> str:
             for check in checks]
     return '\n'.join([
         'Efficient Attention, examples: d = d_v = 2 d_k = 64 (32 in Table 7), no reprojection.', '',
-        _table(['example', 'paper', 'ours', ''], body, left=1), '', _verdict(checks)])
+        plain_table(['example', 'paper', 'ours', ''], body, left=1), '', _verdict(checks)])
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int,
-           total: bool = False) -> str:
+def plain_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int,
+                total: bool = False) -> str:
+    """Lay out a table; ``left`` columns are aligned left, a row of totals is ruled off."""
     # Lines of ASCII, so that the text survives any pipe and locale.
     table = Table(box=box.Box('    \n    \n -- \n    \n -- \n -- \n    \n    \n', ascii=True),
                   show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))

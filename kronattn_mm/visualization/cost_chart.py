@@ -90,7 +90,7 @@ def draw_requirements(path: str | Path, labels: Sequence[str],
                          ha='right' if long else 'center')
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, loc='outside upper right')
-    _save(figure, Path(path))
+    save_figure(figure, Path(path))
 
 
 def _draw_bars(axes, series: Mapping[str, Sequence[float | None]], groups: int) -> None:
@@ -110,7 +110,8 @@ def _draw_bars(axes, series: Mapping[str, Sequence[float | None]], groups: int) 
     axes.set_axisbelow(True)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG, complete or not at all."""
     unfinished = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
     try:
         figure.savefig(unfinished, format='png', dpi=150)

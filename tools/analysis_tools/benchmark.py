@@ -1,0 +1,114 @@
+#!/usr/bin/env python
+"""Operators of a paper's table side by side: multiply-adds, memory and time, in one run.
+
+The operators take turns, and the median of the turns is taken. The paper's figures stand beside
+ours. docs/kronecker_attention.md explains the columns.
+"""
+import json
+import os
+import sys
+from pathlib import Path
+
+# The profiler, which records the memory, writes on stderr that it finds no GPU.
+os.environ.setdefault('KINETO_LOG_LEVEL', '99')
+
+import torch
+
+from kronattn_mm.benchmark import PAPER_TABLES, compare, keep_freed_memory
+from kronattn_mm.benchmark.text import comparison_dict, comparison_text, machine, machine_text
+from kronattn_mm.cost.command_line import Parser
+
+EXAMPLE = """python tools/analysis_tools/benchmark.py --paper-table kao
+  python tools/analysis_tools/benchmark.py --paper-table kao --threads 1 --json kao.json"""
+
+
+def parse_arguments(argv: list[str] | None = None):
+    parser = Parser(__doc__, EXAMPLE)
+    parser.add_argument('--paper-table', choices=list(PAPER_TABLES), required=True,
+                        help='kao: Table 2 of Kronecker Attention Networks')
+    parser.add_argument('--repetitions', type=_positive, default=15, metavar='N',
+                        help='turns of each operator (default: 15)')
+    parser.add_argument('--sizes', nargs='+', type=_positive, metavar='SIDE',
+                        help="sides of square maps (default: the table's)")
+    parser.add_argument('--threads', type=_positive, metavar='N',
+                        help="threads on the CPU (default: torch's choice)")
+    parser.add_argument('--device', default='cpu', help='cpu or cuda (default: cpu)')
+    parser.add_argument('--keep-memory', action='store_true',
+                        help='let the process keep freed CPU memory, as GPU allocators do, so that '
+                        'operators with large intermediate results are not charged for getting it '
+                        'anew (glibc only)')
+    parser.add_argument('--json', type=Path, metavar='FILE', help='also write the figures as JSON')
+    parser.add_argument('--png', type=_png, metavar='FILE.png', help='also draw a chart')
+    return parser, parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser, arguments = parse_arguments(argv)
+    for path in (arguments.json, arguments.png):
+        if path is not None and not path.absolute().parent.is_dir():
+            parser.error(f'the folder of {path} does not exist')
+    try:
+        torch.zeros(1, device=arguments.device)
+    except (RuntimeError, AssertionError) as error:
+        parser.error(f'device {arguments.device!r} cannot be used: {str(error).splitlines()[0]}')
+    threads = torch.get_num_threads()
+    try:
+        if arguments.keep_memory:
+            keep_freed_memory()
+        torch.set_num_threads(arguments.threads or threads)
+        return run(arguments)
+    except OSError as error:
+        parser.error(str(error))
+    except torch.OutOfMemoryError as error:
+        parser.error(f'not enough memory; take smaller --sizes ({str(error).splitlines()[0]})')
+    finally:
+        torch.set_num_threads(threads)
+
+
+def run(arguments) -> int:
+    from tqdm import tqdm
+    comparison = PAPER_TABLES[arguments.paper_table]
+    sizes = comparison.sizes
+    if arguments.sizes:
+        sizes = tuple((side, side) for side in arguments.sizes)
+    settings = dict(machine(arguments.device), repetitions=arguments.repetitions,
+                    keep_memory=arguments.keep_memory)
+    turns = len(sizes) * len(comparison.operators) * arguments.repetitions
+    with tqdm(total=turns, unit='turn', disable=None) as bar:
+        rows = compare(comparison, arguments.repetitions, arguments.device, sizes, bar.update)
+    print(comparison_text(comparison, rows, settings))
+    if arguments.json:
+        unfinished = arguments.json.with_name(f'.{arguments.json.name}.{os.getpid()}.tmp')
+        try:
+            unfinished.write_text(json.dumps(comparison_dict(comparison, rows, settings), indent=2)
+                                  + '\n', encoding='utf-8')
+            os.replace(unfinished, arguments.json)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        print(f'wrote {arguments.json}', file=sys.stderr)
+    if arguments.png:
+        from kronattn_mm.visualization.benchmark_chart import draw_comparison
+        draw_comparison(arguments.png, comparison, rows, machine_text(settings))
+        print(f'wrote {arguments.png}', file=sys.stderr)
+    return 0
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+def _png(text: str) -> Path:
+    path = Path(text)
+    if path.suffix.lower() != '.png':
+        raise ValueError
+    return path
+
+
+_positive.__name__ = 'positive integer'  # argparse: "invalid positive integer value: '0'"
+_png.__name__ = 'PNG file name'
+
+if __name__ == '__main__':
+    sys.exit(main())
