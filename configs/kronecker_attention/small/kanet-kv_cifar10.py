@@ -12,7 +12,7 @@ model = dict(
             (4, 24, 1, ('base_skip', 'attn_skip')),
             (4, 48, 2, ('base_skip', 'attn_skip')),
             (4, 96, 2, ('base_skip', 'attn_skip')),
-        ],
+        ]),
     head=dict(num_classes=10, topk=(1, )))
 data_preprocessor = dict(num_classes=10, mean=[127.5, 127.5, 127.5], std=[64., 64., 64.])
 
