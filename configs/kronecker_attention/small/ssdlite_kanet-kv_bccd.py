@@ -44,10 +44,11 @@ test_pipeline = [
 ]
 data_root = 'data/bccd/'
 dataset = dict(
-    type='VOCDataset',
+    # Not VOCDataset: for a folder called VOC2007 its metric prints VOC's own class names.
+    type='XMLDataset',
     data_root=data_root,
     data_prefix=dict(sub_data_root='VOC2007/'),
-    metainfo=dict(classes=classes))
+    metainfo=dict(classes=classes, palette=[(220, 60, 60), (60, 90, 220), (40, 160, 60)]))
 train_dataloader = dict(
     batch_size=8,
     num_workers=0,
