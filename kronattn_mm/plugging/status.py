@@ -96,7 +96,7 @@ def _shapes_on(model: nn.Module, image_shape: tuple[int, int]) -> dict[str, tupl
     try:
         with evaluating(model):
             features = model.extract_feat(image)
-            for name in ('bbox_head', 'decode_head', 'auxiliary_head'):
+            for name in ('bbox_head', 'decode_head', 'auxiliary_head', 'head'):
                 head = getattr(model, name, None)
                 heads = head if isinstance(head, nn.ModuleList) else [head]
                 for part in heads:
