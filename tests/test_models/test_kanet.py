@@ -229,6 +229,41 @@ def test_copies_are_independent() -> None:
     assert all(torch.equal(a, b) for a, b in zip(model(x), wanted, strict=True))
 
 
+@pytest.mark.parametrize('mode', ['kv', 'qkv'])
+def test_autocast(mode: str) -> None:
+    model = small(attention=dict(KAO_KV, mode=mode))
+    x = torch.randn(2, 3, 32, 48)
+    wanted = model(x)
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        actual = model(x)
+        loss = sum(out.float().mean() for out in actual)
+    loss.backward()
+    for a, b in zip(actual, wanted, strict=True):
+        assert (a.float() - b).norm() < 0.1 * b.norm()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+@pytest.mark.parametrize('mode', ['kv', 'qkv'])
+def test_tools_that_rebuild_norms_keep_the_result(mode: str) -> None:
+    """Fusing convolutions and norms, and converting norms for several GPUs and back."""
+    from mmcv.cnn.utils import fuse_conv_bn
+    from mmengine.model import convert_sync_batchnorm, revert_sync_batchnorm
+    model = small(attention=dict(KAO_KV, mode=mode))
+    for _ in range(3):  # statistics and norms that are not those of the start
+        model(torch.randn(4, 3, 32, 32))
+    for norm in norms(model):
+        nn.init.uniform_(norm.weight, 0.5, 2)
+        nn.init.normal_(norm.bias)
+    model.eval()
+    x = torch.randn(2, 3, 33, 48)
+    wanted = model(x)
+    synced = convert_sync_batchnorm(copy.deepcopy(model))
+    assert not any(isinstance(part, nn.BatchNorm2d) for part in synced.modules())
+    for other in (fuse_conv_bn(copy.deepcopy(model)), revert_sync_batchnorm(synced)):
+        for actual, each in zip(other.eval()(x), wanted, strict=True):
+            torch.testing.assert_close(actual, each, rtol=1e-3, atol=1e-4)
+
+
 # -- weights -------------------------------------------------------------------------------------
 
 

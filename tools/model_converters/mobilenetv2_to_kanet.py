@@ -4,7 +4,9 @@ A KANet has the convolutions of MobileNetV2 except that, in a module with a skip
 sixth of the hidden channels is replaced by the module's input or by attention. The converter drops
 that many hidden channels, the ones with the least weight in the module's output, and lets the new
 channels start with no weight there: the network begins as a pruned MobileNetV2 and learns to use
-its new channels. This is no method of the paper, which trains from scratch.
+its new channels. The statistics in its batch norms are still those of the whole MobileNetV2, so it
+has to be trained with batch norm in training mode before it is of use. This is no method of the
+paper, which trains from scratch.
 
 Example:
     python tools/model_converters/mobilenetv2_to_kanet.py mobilenet_v2.pth kanet.pth
