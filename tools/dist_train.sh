@@ -2,6 +2,7 @@
 # Train on several GPUs (or, without a GPU, in several processes) of one or more machines.
 #   tools/dist_train.sh CONFIG GPUS [arguments of train.py ...]
 # More machines: set NNODES, NODE_RANK, MASTER_ADDR and PORT, the same but NODE_RANK on each.
+# PYTHON names another interpreter than the `python` that is active.
 set -euo pipefail
 if [ $# -lt 2 ]; then
     echo "usage: $0 CONFIG GPUS [arguments of train.py ...]" >&2
@@ -9,7 +10,7 @@ if [ $# -lt 2 ]; then
 fi
 TOOLS="$(cd "$(dirname "$0")" && pwd)"
 
-PYTHONPATH="$TOOLS/..:${PYTHONPATH:-}" exec python -m torch.distributed.run \
+PYTHONPATH="$TOOLS/..:${PYTHONPATH:-}" exec "${PYTHON:-python}" -m torch.distributed.run \
     --nnodes="${NNODES:-1}" \
     --node-rank="${NODE_RANK:-0}" \
     --master-addr="${MASTER_ADDR:-127.0.0.1}" \

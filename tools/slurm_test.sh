@@ -2,6 +2,7 @@
 # Evaluate under Slurm, one task for each GPU.
 #   [GPUS=8] [GPUS_PER_NODE=8] [CPUS_PER_TASK=5] [SRUN_ARGS="--time=1:00:00"] \
 #       tools/slurm_test.sh PARTITION JOB_NAME CONFIG CHECKPOINT [arguments of test.py ...]
+# PYTHON names another interpreter than the `python` that is active.
 set -euo pipefail
 if [ $# -lt 4 ]; then
     echo "usage: $0 PARTITION JOB_NAME CONFIG CHECKPOINT [arguments of test.py ...]" >&2
@@ -21,4 +22,4 @@ PYTHONPATH="$TOOLS/..:${PYTHONPATH:-}" exec srun \
     --cpus-per-task="${CPUS_PER_TASK:-5}" \
     --kill-on-bad-exit=1 \
     ${SRUN_ARGS:-} \
-    python -u "$TOOLS/test.py" "$3" "$4" --launcher slurm "${@:5}"
+    "${PYTHON:-python}" -u "$TOOLS/test.py" "$3" "$4" --launcher slurm "${@:5}"

@@ -163,6 +163,22 @@ def test_empty_picture_is_named(run: Callable[..., str], small_config: Callable[
 
 
 @pytest.mark.parametrize('tool', ['train.py', 'test.py'])
+@pytest.mark.parametrize('library', ['mmdet', 'mmseg', 'mmpretrain'])
+def test_every_library_has_the_tool_in_the_form_that_is_expected(
+        monkeypatch: pytest.MonkeyPatch, library: str, tool: str) -> None:
+    pytest.importorskip(library)
+    monkeypatch.syspath_prepend(str(ROOT / 'tools'))
+    import library_tool
+    script = library_tool.load_tool(library, tool)
+    assert library in script.__file__
+    arguments = ['config.py'] + (['model.pth'] if tool == 'test.py' else [])
+    monkeypatch.setattr(sys, 'argv', [tool, *arguments, '--cfg-options', 'a.b=1'])
+    parsed = script.parse_args()
+    assert (parsed.config, parsed.cfg_options, parsed.launcher) == ('config.py', {'a.b': 1}, 'none')
+    assert callable(script.main)
+
+
+@pytest.mark.parametrize('tool', ['train.py', 'test.py'])
 def test_help_is_ours_and_the_librarys(tool: str) -> None:
     done = subprocess.run([sys.executable, ROOT / 'tools' / tool, '--help'], text=True,
                           capture_output=True, env=dict(os.environ, PYTHONPATH=str(ROOT)))

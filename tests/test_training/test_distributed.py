@@ -50,8 +50,7 @@ custom_imports = dict(imports=['kronattn_mm', 'dump_rank'], allow_failed_imports
 custom_hooks = [dict(type='kronattn_mm.EpochSeed'), dict(type='mmengine.DumpRank')]
 """)
     environment = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=str(tmp_path),
-                       PORT=str(free_port()), PATH=os.pathsep.join(
-                           [str(Path(sys.executable).parent), os.environ['PATH']]))
+                       PORT=str(free_port()), PYTHON=sys.executable)
     done = subprocess.run(
         ['bash', ROOT / 'tools' / 'dist_train.sh', path, '2', '--work-dir', tmp_path / 'run'],
         env=environment, text=True, capture_output=True)
