@@ -179,9 +179,9 @@ def check_training(config: Path, work_dir: Path, iterations: int, more: list[str
 
     checkpoint = work_dir / f'iter_{iterations}.pth'
     output = run('test.py', config, checkpoint, '--work-dir', work_dir / 'test', '--show-dir',
-                 'pictures', *arguments, **environment)
+                 work_dir / 'pictures', *arguments, **environment)
     assert metrics(output) == trained
-    pictures = list((work_dir / 'test').rglob('pictures/**/*.png'))
+    pictures = list((work_dir / 'pictures').rglob('*.png'))
     assert pictures and len(np.unique(cv2.imread(str(pictures[0])))) > 10
     return trained
 
