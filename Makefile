@@ -17,7 +17,9 @@ endif
 # A folder of COCO form (see README.md); without it, scenes of handwritten digits are made.
 DATA ?=
 OUT ?= out/quickstart
-PYTEST_ARGS ?=
+# Two processes with a thread each: small models gain nothing from more threads, and wait for each
+# other where cores are shared. A file stays in one process, so that what it prepares is made once.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 
 # Caches that libraries would otherwise lay into the home folder.
 export MPLCONFIGDIR ?= $(CURDIR)/$(VENV)/cache/matplotlib
@@ -27,6 +29,7 @@ export TRITON_CACHE_DIR ?= $(CURDIR)/$(VENV)/cache/triton
 
 # Variables that set-up found necessary on this machine (see tools/setup/steps.py).
 RUN_ENV = env $$(cat $(VENV)/run.env)
+TEST_ENV = $(RUN_ENV) OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart test test-slow lint clean clean-env
@@ -57,10 +60,10 @@ quickstart: setup
 	@$(RUN_ENV) $(RUN) tools/quickstart.py $(if $(DATA),--data "$(DATA)") --out "$(OUT)"
 
 test: setup
-	@$(RUN_ENV) $(RUN) -m pytest -m 'not slow' $(PYTEST_ARGS)
+	@$(TEST_ENV) $(RUN) -m pytest -m 'not slow' $(PYTEST_ARGS)
 
 test-slow: setup
-	@$(RUN_ENV) $(RUN) -m pytest -m slow $(PYTEST_ARGS)
+	@$(TEST_ENV) $(RUN) -m pytest -m slow $(PYTEST_ARGS)
 
 lint: setup
 	@$(RUN) -m ruff check .
