@@ -18,7 +18,7 @@ endif
 DATA ?=
 OUT ?= out/quickstart
 # Two processes with a thread each: small models gain nothing from more threads, and wait for each
-# other where cores are shared. A file stays in one process, so that what it prepares is made once.
+# other on a busy machine. A file stays in one process, so that what it prepares is made once.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 
 # Caches that libraries would otherwise lay into the home folder.
