@@ -1,4 +1,4 @@
-"""The classification and detection configs of configs/kronecker_attention: what they say, and a step."""
+"""Classification and detection in configs/kronecker_attention: what the configs say, and a step."""
 
 import shutil
 from pathlib import Path
@@ -40,8 +40,8 @@ ATTENTION = {
 def without_downloads(node: Any) -> Any:
     """Drop `init_cfg` that would load a checkpoint, anywhere in a config."""
     if isinstance(node, dict):
-        if (node.get('init_cfg') or {}).get('type') == 'Pretrained' if isinstance(
-                node.get('init_cfg'), dict) else False:
+        init_cfg = node.get('init_cfg')
+        if isinstance(init_cfg, dict) and init_cfg.get('type') == 'Pretrained':
             node['init_cfg'] = None
         for child in node.values():
             without_downloads(child)
@@ -112,7 +112,7 @@ def test_config_is_what_its_name_says_and_trains_one_step(path: Path) -> None:
     step(model, config)
 
 
-def test_every_variant_of_the_issue_has_a_config() -> None:
+def test_every_variant_of_the_paper_has_a_config() -> None:
     assert {path.stem.removesuffix('_8xb64-150e_in1k') for path in IMAGENET} == {
         'kanet-kv', 'kanet-qkv', 'attnnet', 'attnnet-pool', 'mobilenetv2-kao', 'kanet-without-kao',
         'mobilenetv2'}

@@ -437,7 +437,7 @@ def test_onnx_with_dynamic_sizes(tmp_path: Path, mode: str) -> None:
     (dict(arch=7), TypeError, 'arch must be the name of a table or a sequence of rows, got 7'),
     (dict(arch=[]), TypeError, 'sequence of rows, got []'),
     (dict(arch=[(1, 8, 1)]), TypeError, 'got (1, 8, 1)'),
-    (dict(arch=[(1, 8, 1, 'base')]), TypeError, "modules being a tuple of names, got (1, 8, 1, "),
+    (dict(arch=[(1, 8, 1, 'base')]), TypeError, 'modules being a tuple of names, got (1, 8, 1, '),
     (dict(arch=[8]), TypeError, 'a row of arch is (expansion, channels, stride, modules)'),
     (dict(arch=[(1, 8, 1, ('bass', ))]), ValueError,
      "modules are 'base', 'base_skip', 'attn', 'attn_skip', got 'bass'"),

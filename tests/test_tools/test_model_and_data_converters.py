@@ -1,4 +1,4 @@
-"""The converter of MobileNetV2 weights and the unpacker of picture archives, as a user calls them."""
+"""The converter of MobileNetV2 weights and the unpacker of picture archives, as users call them."""
 
 import importlib.util
 from pathlib import Path

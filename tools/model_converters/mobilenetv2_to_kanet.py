@@ -12,7 +12,8 @@ Example:
     python tools/model_converters/mobilenetv2_to_kanet.py mobilenet_v2.pth kanet.pth
 
 The MobileNetV2 is a checkpoint of mmdet's backbone (keys such as layer2.0.expand_conv.conv.weight,
-with or without "backbone." before them) of the same width. KAO_KV and KAO_QKV have the same weights.
+with or without "backbone." before them) of the same width. KAO_KV and KAO_QKV have the same
+weights.
 """
 
 import argparse

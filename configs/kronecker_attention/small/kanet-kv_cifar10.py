@@ -1,8 +1,9 @@
-# A small KANet_KV on CIFAR-10 pictures (32 x 32), minutes on a CPU. The table has the paper's modules
-# in the order of the reconstructed KANet, but fewer of them, and its strides leave maps of 16 x 16,
-# 8 x 8 and 4 x 4; attention is on all of them.
+# A small KANet_KV on CIFAR-10 pictures (32 x 32), minutes on a CPU. The table has the paper's
+# modules in the order of the reconstructed KANet, but fewer of them, and its strides leave maps of
+# 16 x 16, 8 x 8 and 4 x 4; attention is on all of them.
 #
-# tools/dataset_tools/unpack_image_archive.py makes the folders; docs/kanet.md says what was measured.
+# tools/dataset_tools/unpack_image_archive.py makes the folders; docs/kanet.md says what was
+# measured.
 _base_ = '../imagenet/kanet-kv_8xb64-150e_in1k.py'
 
 model = dict(

@@ -3,8 +3,8 @@
 # Platelets are then 10 to 20 pixels wide, so a level of stride 8 is added to mmdet's geometry, and
 # the coarsest three are left out.
 #
-# Start from weights, or unfreeze the first stages; docs/kanet.md says how the checkpoint is made and
-# what was measured.
+# Start from weights, or unfreeze the first stages; docs/kanet.md says how the checkpoint is made
+# and what was measured.
 _base_ = '../detection/ssdlite_kanet-kv-scratch_8xb24-600e_coco.py'
 
 classes = ('RBC', 'WBC', 'Platelets')

@@ -16,9 +16,10 @@ table here obeys these and is one of several that do; another one can be given b
     14 x 14      base_skip, attn_skip x 2                    6       160       2
     7 x 7        attn_skip                                   6       320       1
 
-Cost at 224 x 224 with a classifier of 1000 classes, batch norm not counted: 3.44 M parameters; 288 M
-multiply-adds with KAO_KV, 281 M with KAO_QKV. A test counts them. One of the paper's statements is
-not met: KANet without KAO should cost more than KANet_KV, here both cost 288 M (docs/kanet.md).
+Cost at 224 x 224 with a classifier of 1000 classes, batch norm not counted: 3.44 M parameters;
+288 M multiply-adds with KAO_KV, 281 M with KAO_QKV. A test counts them. One of the paper's
+statements is not met: KANet without KAO should cost more than KANet_KV, here both cost 288 M
+(docs/kanet.md).
 """
 
 from collections.abc import Sequence
