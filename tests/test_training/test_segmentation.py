@@ -217,8 +217,7 @@ def test_training_on_a_made_set(layer: str, made_voc: Path, tmp_path: Path):
         config, tmp_path / 'train', 24,
         ['model.data_preprocessor.size=(97,97)', 'train_dataloader.dataset.pipeline.3.crop_size='
          '(97,97)', 'train_dataloader.dataset.pipeline.2.scale=(96,96)',
-         'model.backbone.norm_eval=False', 'model.backbone.frozen_stages=-1',
-         'optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult=1.0'],
+         'model.backbone.norm_eval=False', 'model.backbone.frozen_stages=-1'],
         KRONATTN_VOC_DATA=made_voc)
     assert accuracy > 40
 
