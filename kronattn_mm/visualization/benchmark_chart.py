@@ -55,5 +55,5 @@ def draw_comparison(path: str | Path, comparison: Comparison, rows: Sequence[Row
     panels[1].set_xticks(range(len(sizes)), [' x '.join(map(str, size)) for size in sizes])
     panels[1].set_xlabel(machine, fontsize=7)
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc='outside upper right', ncols=len(names))
+    figure.legend(handles, labels, loc='outside lower center', ncols=len(names))
     save_figure(figure, Path(path))
