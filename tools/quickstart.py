@@ -53,7 +53,7 @@ METRICS = {'coco/bbox_mAP_50': 'box AP50', 'coco/segm_mAP_50': 'mask AP50',
            'coco/bbox_mAP': 'box AP', 'coco/segm_mAP': 'mask AP'}
 PICTURES = 6  # drawn in predictions/
 MAPS = 2  # of these also with attention maps
-SCORE = 0.5  # below this a prediction is not drawn
+SCORE = 0.5  # below this a prediction is not drawn, unless none reaches it
 PHOTOGRAPH_VIEWS = 1200  # training pictures that two cores pass in about five minutes
 
 
@@ -594,7 +594,8 @@ def quickstart(args: argparse.Namespace, command: str) -> Path:
     annotation_file = cfg.test_evaluator.ann_file
     shutil.rmtree(out / 'predictions', ignore_errors=True)
     chosen = report.choose_pictures(predictions, annotation_file, PICTURES)
-    drawn = report.draw_predictions(chosen, annotation_file, classes, out / 'predictions', SCORE)
+    score = report.choose_score(chosen, SCORE, fewest=2 * PICTURES)
+    drawn = report.draw_predictions(chosen, annotation_file, classes, out / 'predictions', score)
     training, validation = report.read_scalars(out / 'training')
     curves = [(out / 'curves' / 'loss.png', 'Training loss over the epochs'),
               (out / 'curves' / 'average_precision.png', 'Average precision over the epochs')]
@@ -613,9 +614,11 @@ def quickstart(args: argparse.Namespace, command: str) -> Path:
     figures = [*((label, f'{metrics[name]:.2f}') for name, label in METRICS.items()),
                ('training', _duration(seconds))]
     report.write_page(
-        page, title=title, figures=figures, score=SCORE,
+        page, title=title, figures=figures, score=score,
+        score_note='' if score == SCORE else f' (none reaches {SCORE})',
         summary=f'A Mask R-CNN with efficient attention in two stages of its backbone and on all '
-        f'five levels of its pyramid, trained for {length} on {description}.',
+        f'five levels of its pyramid, trained for {length} on {description}, '
+        + ('from random weights.' if not args.weights else f'from {args.weights.name}.'),
         evaluated_by="mmdet's test.py and pycocotools", predictions=drawn, attention=attention,
         curves=curves, insertion=insertion_lines(cfg), cost=cost, cost_command=runner.commands[-1],
         environment=environment_rows(device, seconds, description),

@@ -7,6 +7,7 @@ import base64
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -155,6 +156,15 @@ def choose_pictures(predictions: Sequence[Mapping], annotation_file: str | Path,
     return [pool[place] for place in places]
 
 
+def choose_score(predictions: Sequence[Mapping], score: float, fewest: int) -> float:
+    """``score``, or where no prediction reaches it, what the best ``fewest`` of them reach."""
+    scores = np.sort(np.concatenate(
+        [np.asarray(one['pred_instances']['scores']) for one in predictions]))[::-1]
+    if not len(scores) or scores[0] >= score:
+        return score
+    return float(scores[min(fewest, len(scores)) - 1])
+
+
 def draw_predictions(predictions: Sequence[Mapping], annotation_file: str | Path,
                      classes: Sequence[str], out_dir: str | Path, score: float = 0.5,
                      side: int = 480) -> list[Path]:
@@ -196,9 +206,12 @@ def draw_predictions(predictions: Sequence[Mapping], annotation_file: str | Path
             visualizer.draw_binary_masks(np.asarray(large) > 127, colours[name], alphas=0.5)
             visualizer.draw_bboxes(_tensor(box) * scale, edge_colors=colours[name], line_widths=2)
         for name, label, box, _ in shown:  # on top of every mask
-            corner = scale * _tensor(box)[:2].clip(min=0) + 3
+            left, top, right, _ = (scale * _tensor(box).clip(min=0)).tolist()
+            at_border = left > 0.75 * size[0]  # the label would not fit to the right of its corner
             visualizer.draw_texts(
-                label, corner[None], font_sizes=14, colors='white', vertical_alignments='top',
+                label, _tensor([[right - 3 if at_border else left + 3, top + 3]]), font_sizes=14,
+                colors='white', vertical_alignments='top',
+                horizontal_alignments='right' if at_border else 'left',
                 bboxes=dict(facecolor='black', edgecolor=_hex(colours[name]), alpha=0.85, pad=1.5))
         return visualizer.get_image()
 
@@ -215,7 +228,10 @@ def draw_predictions(predictions: Sequence[Mapping], annotation_file: str | Path
                        found['labels'].tolist(), found['scores'].tolist(),
                        found['bboxes'].tolist(), found['masks'], strict=True) if value >= score]
         path = Path(out_dir) / f'{Path(one["img_path"]).stem}.png'
-        halves = [draw(image, shown) for shown in (real, guessed)]
+        with warnings.catch_warnings():
+            # mmengine warns of every box and mask that touches the border
+            warnings.filterwarnings('ignore', message='.*out of bounds', category=UserWarning)
+            halves = [draw(image, shown) for shown in (real, guessed)]
         gap = np.full((halves[0].shape[0], 8, 3), 255, np.uint8)
         with replacing(path) as draft:
             Image.fromarray(np.concatenate([halves[0], gap, halves[1]], axis=1)).save(draft)

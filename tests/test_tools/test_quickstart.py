@@ -514,6 +514,16 @@ def test_pictures_are_spread_and_not_picked_by_score(tmp_path: Path) -> None:
     assert len(report.choose_pictures(predictions, file, 20)) == 9
 
 
+def test_weak_predictions_are_drawn_where_there_are_no_others() -> None:
+    def predictions(*scores: list[float]) -> list[dict]:
+        return [dict(pred_instances=dict(scores=np.array(one))) for one in scores]
+
+    assert report.choose_score(predictions([0.6, 0.2], [0.1]), 0.5, fewest=2) == 0.5
+    assert report.choose_score(predictions([0.4, 0.2], [0.3]), 0.5, fewest=2) == 0.3
+    assert report.choose_score(predictions([0.4], []), 0.5, fewest=2) == 0.4
+    assert report.choose_score(predictions([], []), 0.5, fewest=2) == 0.5
+
+
 class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -538,6 +548,7 @@ def page_content(tmp_path: Path) -> dict:
     picture = tmp_path / 'one.png'
     return dict(
         title='A <title>', summary='what it is', figures=[('box AP50', '0.87')], score=0.5,
+        score_note='',
         evaluated_by='test.py', predictions=[picture], attention=[('neck.fpn1', [picture])],
         curves=[(picture, 'Loss')], cost='layer  | 12 M', cost_command='cost.py config.py',
         environment=[('Versions', 'torch 2')], commands=['python a.py', 'python b.py'],
