@@ -87,10 +87,12 @@ class TransformedAttention(nn.Module):
         if residual and zero_init and 'v' not in transforms:
             raise ValueError('zero_init makes the transformation of the values zero, and '
                              f'transforms={transforms!r} has none; give zero_init=False')
+        # The norm is registered before the convolutions: tools that fuse a convolution with the
+        # norm registered after it would otherwise take it for the norm of the values.
+        self.coefficient_norm = nn.BatchNorm2d(1) if coefficient_norm else None
         self.queries = self._transform('q', query_dims, self.key_channels)
         self.keys = self._transform('k', key_dims, self.key_channels)
         self.values = self._transform('v', key_dims, self.out_channels)
-        self.coefficient_norm = nn.BatchNorm2d(1) if coefficient_norm else None
         self.reset_parameters()
 
     def _transform(self, letter: str, dims: int, channels: int) -> nn.Module:
@@ -156,7 +158,8 @@ class UnfoldedAttention2d(TransformedAttention):
     Args:
         in_channels (int): Channels c of the input.
         pooling (bool): Reduce keys and values by 2 x 2 max pooling (the paper's AttnNet+Pool,
-            after the non-local networks). Sizes are rounded up. Defaults to False.
+            after the non-local networks), before their transformations. Sizes are rounded up.
+            Defaults to False.
         transforms (str): ``'v'``, ``'qkv'`` or ``''``; see :class:`TransformedAttention`, also for
             the other arguments.
         residual (bool): Add the result to the input. Defaults to True.
@@ -178,7 +181,8 @@ class UnfoldedAttention2d(TransformedAttention):
         self.pool = nn.MaxPool2d(2, ceil_mode=True) if pooling else nn.Identity()
 
     def attend(self, x: Tensor) -> Tensor:
-        out = self._attention(self.queries(x), self.pool(self.keys(x)), self.pool(self.values(x)))
+        pooled = self.pool(x)
+        out = self._attention(self.queries(x), self.keys(pooled), self.values(pooled))
         return out.reshape(x.shape[0], self.out_channels, *x.shape[2:])
 
     def extra_repr(self) -> str:

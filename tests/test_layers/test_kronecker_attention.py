@@ -120,18 +120,32 @@ class TestUnfoldedAttention2d(TransformedTester):
         channels = image.shape[0]
         tokens = image.reshape(channels, -1).T
 
-        def project(name):
+        def project(name, rows):
             if f'{name}.weight' not in weights:
-                return tokens
+                return rows
             weight = weights[f'{name}.weight']
-            return tokens @ weight.reshape(weight.shape[0], -1).T + weights[f'{name}.bias']
+            return rows @ weight.reshape(weight.shape[0], -1).T + weights[f'{name}.bias']
 
-        query, key, value = project('queries'), project('keys'), project('values')
-        if layer.pooling:
-            key, value = (reference.max_pool_2x2(rows, image.shape[1:]) for rows in (key, value))
+        memory = reference.max_pool_2x2(tokens, image.shape[1:]) if layer.pooling else tokens
+        query = project('queries', tokens)
+        key, value = project('keys', memory), project('values', memory)
         coefficients = normalize(key @ query.T)
         shares = np.stack([reference.softmax(column) for column in coefficients.T])
         return (shares @ value).T.reshape(-1, *image.shape[1:])
+
+
+@pytest.mark.parametrize('layer', [
+    UnfoldedAttention2d(6, coefficient_norm='batch_norm', zero_init=False),
+    KroneckerAttention2d(6, 'kv', 'qkv', coefficient_norm='batch_norm', zero_init=False),
+    KroneckerAttention2d(6, 'qkv', 'v', coefficient_norm='batch_norm', zero_init=False),
+], ids=['unfolded', 'kv', 'qkv'])
+def test_fusing_leaves_the_coefficient_norm_alone(layer):
+    from mmcv.cnn import fuse_conv_bn
+    x = torch.randn(2, 6, 5, 7)
+    layer(x)  # statistics other than 0 and 1
+    layer.eval()
+    before = layer(x)
+    torch.testing.assert_close(fuse_conv_bn(layer)(x), before)
 
 
 @pytest.mark.parametrize('mode', ['kv', 'qkv'])
