@@ -17,8 +17,8 @@ KAO_QKV  (equation 17)         h + w                        h + w
 
 Unlike the accounting in :mod:`.paper`, memory here is that matrix and nothing else, because it is
 what the paper's complexities count. A linear transformation adds its weights and biases to the
-parameters and its product to the multiply-accumulates; the pooled operator transforms before it
-pools. Averages, outer sum, pooling, softmax and batch norm cost nothing; the batch norm of the
+parameters and its product to the multiply-accumulates; the pooled operator pools before it
+transforms. Averages, outer sum, pooling, softmax and batch norm cost nothing; the batch norm of the
 coefficients adds its two parameters. In three dimensions h + w becomes d + h + w.
 """
 
@@ -48,9 +48,9 @@ def kan_regular(*, positions: int, in_channels: int, transforms: str = '',
     Raises:
         ValueError: If a size is not positive or ``transforms`` is unknown.
     """
-    return _operator(positions, positions if key_positions is None else key_positions,
-                     (positions, positions, positions), in_channels, transforms, key_channels,
-                     out_channels, coefficient_norm)
+    keys = positions if key_positions is None else key_positions
+    return _operator(positions, keys, (positions, keys, keys), in_channels, transforms,
+                     key_channels, out_channels, coefficient_norm)
 
 
 @method
