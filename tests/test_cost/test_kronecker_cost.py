@@ -56,7 +56,7 @@ def test_sums_by_hand():
     assert qkv.macc == 8 * 8 * (2 + 6) + 8 * 4 * (2 + 2 + 6)
     assert qkv.memory == 4 * 64
     pooled = paper_cost('kan_regular', positions=15, key_positions=6, **sizes)
-    assert pooled.macc == 15 * 6 * (2 + 6) + 15 * 4 * (2 + 2 + 6)
+    assert pooled.macc == 15 * 6 * (2 + 6) + 15 * 4 * 2 + 6 * 4 * (2 + 6)
     assert pooled.params == params
     # The paper's modules transform the values only: (h + w) c^2 more, c^2 weights.
     plain, values = (paper_cost('kao_qkv', averages=8, in_channels=4, transforms=transforms)
