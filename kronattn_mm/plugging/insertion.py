@@ -7,7 +7,7 @@ takes one) then calls the copy of the layer, where a closure would go on calling
 
 from typing import Any
 
-from mmengine.model import ModuleDict
+from mmengine.model import BaseModule, ModuleDict
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
@@ -88,6 +88,26 @@ class Insertions(ModuleDict):
             if insertion.index is not None:
                 outputs[insertion.index] = insertion.run(outputs[insertion.index])
         return tuple(outputs) if isinstance(output, tuple) else outputs
+
+    def guard_init_weights(self, base: nn.Module) -> None:
+        """Keep a base with an ``init_weights`` of its own from initialising inserted layers.
+
+        BaseModule's method calls :meth:`init_weights` after it has written into everything inside;
+        one that loops over all modules instead (PVT's, for example) does not.
+        """
+        method = getattr(type(base), 'init_weights', None)
+        if method is not None and method is not BaseModule.init_weights:
+            self._base = (base, )  # in a tuple, or it would become a child of its own child
+            base.init_weights = self.init_base_weights
+
+    def init_base_weights(self) -> None:
+        """Initialise the base as its class does, then the inserted layers anew."""
+        base, = self._base
+        type(base).init_weights(base)
+        configs = getattr(base, 'init_cfg', None) or []
+        if 'Pretrained' not in [config.get('type') for config in
+                                ([configs] if isinstance(configs, dict) else configs)]:
+            self.init_weights()
 
     def init_weights(self) -> None:
         """Give every inserted layer the initialisation that its own class lays down."""

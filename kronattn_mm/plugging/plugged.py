@@ -70,6 +70,7 @@ def Plugged(base: str, insert: Sequence[dict] = (), convs: Sequence[dict] = (),
             replace_convs(module, entry['at'], entry['layer'], taken=container.replaced))
     module.attention = container
     _insert_layers(module, container, insert, base_arguments)
+    container.guard_init_weights(module)
     if any(norms(insertion.layer) for insertion in container.insertions.values()):
         module.register_forward_pre_hook(container.set_norm_modes)
     return module

@@ -90,6 +90,10 @@ CASES = {
     'convnext': Case('mmpretrain.ConvNeXt', 'stages.1-2+out3', ['stages.1', 'stages.2', 'out3'],
                      dict(arch=dict(depths=[1, 1, 1, 1], channels=[16, 32, 48, 64]),
                           out_indices=[0, 1, 2, 3], gap_before_final_norm=False)),
+    'pvt': Case('mmdet.PyramidVisionTransformer', 'out0+out3', ['out0', 'out3'], dict(
+        embed_dims=16, num_layers=[1, 1, 1, 1], pretrain_img_size=64),
+        no_compile='it resizes its position embedding with Python numbers',
+        no_export='it resizes its position embedding with Python numbers'),
     'fpn': Case('mmdet.FPN', 'fpn1-5', FPN, dict(
         in_channels=list(SMALL_PYRAMID), out_channels=32, num_outs=5,
         add_extra_convs='on_input'), pyramid(*SMALL_PYRAMID), ((32, 48), (48, 32), (40, 56))),
@@ -154,7 +158,7 @@ def test_init_survives_the_parents(case):
     """The parent initialises everything inside it; zero stays zero, the rest stays our own."""
     module = case.plugged()
     fixed = dict(type='Constant', val=7., layer=['Conv2d', 'Linear'])
-    if case.base != 'mmdet.SwinTransformer':  # takes no init_cfg but Pretrained
+    if case.base not in ('mmdet.SwinTransformer', 'mmdet.PyramidVisionTransformer'):  # take none
         module.init_cfg = fixed
     module.init_weights()
     for insertion in inserted_layers(module).values():
