@@ -59,8 +59,8 @@ def main() -> int:
             image = Image.open(file).convert('RGB').resize((args.side, args.side))
             x = (torch.from_numpy(np.array(image)).float() - 127.5) / 127.5
             x = x.permute(2, 0, 1)[None]
-            for name, maps in zip(('picture', 'layer 1', 'layer 2', 'layer 3', 'layer 5', 'layer 7'),
-                                  (x, *backbone(x)), strict=True):
+            names = ('picture', 'layer 1', 'layer 2', 'layer 3', 'layer 5', 'layer 7')
+            for name, maps in zip(names, (x, *backbone(x)), strict=True):
                 alive = maps.var((2, 3)) > 1e-6  # a channel that is constant has nothing to hold
                 row = f'{name}, {maps.shape[2]} x {maps.shape[3]}'
                 shares.setdefault(row, []).append((
