@@ -360,12 +360,11 @@ class Runner:
                            PYTHONWARNINGS='ignore')
         environment['PYTHONPATH'] = os.pathsep.join(
             filter(None, (str(TOOLS.parent), environment.get('PYTHONPATH'))))
-        # Small batches keep few cores busy; more threads wait for each other.
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 4
-        environment.setdefault('OMP_NUM_THREADS', str(min(cores, 8)))
-        # Threads that wait for each other actively stand still where cores are shared: with other
-        # work on the same two cores a training step was seen to take seven times as long.
+        # The models here are small: a second thread gains little, and waiting for it by spinning
+        # costs ten times the work as soon as something else runs on its core.
         environment.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1
+        environment.setdefault('OMP_NUM_THREADS', str(max(1, min(cores // 2, 4))))
         if self.device == 'cpu':
             environment['CUDA_VISIBLE_DEVICES'] = ''
         lines: list[str] = []

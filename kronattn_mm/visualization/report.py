@@ -201,9 +201,14 @@ def draw_predictions(predictions: Sequence[Mapping], annotation_file: str | Path
         scale = max(1.0, side / max(image.size))
         size = round(scale * image.width), round(scale * image.height)
         visualizer.set_image(np.asarray(image.resize(size, Image.Resampling.BICUBIC)))
-        for name, _, box, mask in shown:
-            large = Image.fromarray(mask * 255).resize(size, Image.Resampling.BILINEAR)
-            visualizer.draw_binary_masks(np.asarray(large) > 127, colours[name], alphas=0.5)
+        # Masks first and all at once: for each, mmengine draws what it has anew as a picture.
+        if shown:
+            masks = [np.asarray(Image.fromarray(mask * 255).resize(size, Image.Resampling.BILINEAR))
+                     for *_, mask in shown]
+            visualizer.draw_binary_masks(np.stack(masks) > 127,
+                                         [colours[name] for name, *_ in shown], alphas=0.5)
+        visualizer.ax_save.autoscale(False)  # a box on the border would shrink the picture
+        for name, _, box, _ in shown:
             visualizer.draw_bboxes(_tensor(box) * scale, edge_colors=colours[name], line_widths=2)
         for name, label, box, _ in shown:  # on top of every mask
             left, top, right, _ = (scale * _tensor(box).clip(min=0)).tolist()

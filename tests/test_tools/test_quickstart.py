@@ -504,6 +504,25 @@ def test_predictions_are_drawn_beside_ground_truth(tmp_path: Path) -> None:
     assert changed[160:290, 235:365].mean() > 0.9
 
 
+def test_objects_on_the_border_do_not_move_the_picture(tmp_path: Path) -> None:
+    folder = make_coco_folder(tmp_path / 'set')
+
+    def to_the_border(content: dict) -> None:
+        for entry in content['annotations']:
+            entry['bbox'] = [0, 0, 64, 48]
+            entry['segmentation'] = [[0, 44, 64, 44, 64, 48, 0, 48]]
+
+    edit(folder, 'val', to_the_border)
+    mask = np.zeros((0, 48, 64), np.uint8)
+    path, = report.draw_predictions([prediction(folder, 1, mask, [])],
+                                    folder / 'annotations' / 'instances_val.json', ['cat', 'dog'],
+                                    tmp_path / 'out')
+    halves = np.asarray(Image.open(path)).astype(int)
+    left, right = halves[:, :480], halves[:, 488:]
+    inside = np.s_[60:300, 20:400]  # without masks, boxes and labels
+    assert abs(left[inside] - right[inside]).max() <= 2
+
+
 def test_pictures_are_spread_and_not_picked_by_score(tmp_path: Path) -> None:
     folder = make_coco_folder(tmp_path / 'set', pictures=9)
     file = folder / 'annotations' / 'instances_val.json'  # odd numbers have two objects
