@@ -49,17 +49,17 @@ class AttentionBlock(nn.Module):
         self.key_channels = positive_int('key_channels', key_channels)
         self.value_channels = positive_int('value_channels', value_channels)
         self.num_heads = positive_int('num_heads', num_heads)
-        divisible_by_heads('key_channels', key_channels, num_heads)
-        divisible_by_heads('value_channels', value_channels, num_heads)
+        divisible_by_heads('key_channels', self.key_channels, self.num_heads)
+        divisible_by_heads('value_channels', self.value_channels, self.num_heads)
         check_normalization(normalization)
         self.normalization = normalization
         self.zero_init = boolean('zero_init', zero_init)
 
         conv = self._conv_types[self.spatial_dims]
-        self.keys = conv(in_channels, key_channels, 1)
-        self.queries = conv(in_channels, key_channels, 1)
-        self.values = conv(in_channels, value_channels, 1)
-        self.reprojection = conv(value_channels, in_channels, 1)
+        self.keys = conv(self.in_channels, self.key_channels, 1)
+        self.queries = conv(self.in_channels, self.key_channels, 1)
+        self.values = conv(self.in_channels, self.value_channels, 1)
+        self.reprojection = conv(self.value_channels, self.in_channels, 1)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -52,6 +52,10 @@ def replace_convs(base: nn.Module, at: str, layer: dict[str, Any],
             chosen[path] = convs[path]
     replaced = {}
     for path, conv in chosen.items():
+        own = [name for name in layer if name in geometry(conv)]
+        if own:
+            raise ValueError(f'{own[0]!r} in `layer` of `convs` is taken from the convolution that '
+                             f'is replaced, got {own[0]}={layer[own[0]]!r}')
         config = {**layer, **geometry(conv)}
         new = _build_conv(config, conv, path)
         parent, _, name = path.rpartition('.')

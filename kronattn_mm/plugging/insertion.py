@@ -25,7 +25,8 @@ class Insertion:
         shape (tuple[int, ...], optional): Shape of the small input with which it was tried out.
         norm_eval (bool): Keep the batch norms in the layer in eval mode. Defaults to False.
         with_cp (bool): Recompute the layer in the backward pass instead of keeping what it needs
-            there (gradient checkpointing). Defaults to False.
+            there (gradient checkpointing). A batch norm in it then sees each batch twice. Defaults
+            to False.
     """
 
     def __init__(self, point: Point, layer: nn.Module, config: dict[str, Any],
@@ -86,6 +87,9 @@ class Insertions(ModuleDict):
         outputs = list(output)
         for insertion in self.insertions.values():
             if insertion.index is not None:
+                if insertion.index >= len(outputs):
+                    raise ValueError(f'{insertion.point!r} is not there: {type(module).__name__} '
+                                     f'returns {len(outputs)} outputs')
                 outputs[insertion.index] = insertion.run(outputs[insertion.index])
         return tuple(outputs) if isinstance(output, tuple) else outputs
 

@@ -8,6 +8,7 @@ remaining arguments, edits the built object in place and returns that same objec
 ``isinstance``, every attribute and every key of a trained checkpoint stays what it was.
 """
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,7 +42,8 @@ def Plugged(base: str, insert: Sequence[dict] = (), convs: Sequence[dict] = (),
               of its input. ``in_channels`` is found out and need not be given;
             - ``norm_eval`` (bool): keep batch norms inside the layer in eval mode. Defaults to
               False, whatever the backbone's own ``norm_eval`` says;
-            - ``with_cp`` (bool): recompute the layer in the backward pass. Defaults to False.
+            - ``with_cp`` (bool): recompute the layer in the backward pass; a batch norm in it then
+              updates its statistics twice a step. Defaults to False.
         convs (Sequence[dict]): Convolutions to replace, each a dict with ``at`` (patterns of
             dotted paths) and ``layer`` (config of a registered convolution, without geometry).
         **base_arguments: Arguments of ``base``, which checks them.
@@ -125,13 +127,16 @@ def _insert_layers(module: nn.Module, container: Insertions, insert: Sequence[di
             raise ValueError(f'the channels at {planned[0][0].name!r} could not be found out '
                              f'({error}); give in_channels in the layer') from error
         shapes = None
+    second = None
+    if shapes is not None:
+        with contextlib.suppress(ProbeError):
+            second = output_shapes(module, paths, arguments, skip_sizes=1)
     for point, entry in planned:
         shape = None
         config = dict(entry['layer'])
         if shapes is not None:
             shape = _shape_at(module, point, shapes, levels)
-            if len(shape) == 3:
-                _check_channels_first(module, point, shape, arguments)
+            _check_channels_first(module, point, shape, second)
             config.setdefault('in_channels', shape[1])
         layer = _build_and_try(config, point, shape, module)
         container.add(module, point,
@@ -197,7 +202,7 @@ def _shape_at(module: nn.Module, point: Point, shapes: dict, levels: int | None)
             shape = [shape]
             if point.index == 0:
                 raise ValueError(f'{kind} returns one tensor, so there is no output to choose; '
-                                 f'{describe_points(module, levels)}')
+                                 f'{describe_points(module, None)}')
         if point.index >= len(shape):
             first = 1 if point.name.startswith('fpn') else 0
             word = point.name.rstrip('0123456789')
@@ -212,15 +217,24 @@ def _shape_at(module: nn.Module, point: Point, shapes: dict, levels: int | None)
 
 
 def _check_channels_first(module: nn.Module, point: Point, shape: tuple[int, ...],
-                          arguments: dict[str, Any]) -> None:
-    """Tell (N, C, L) from (N, tokens, C), which only a second size of input can do."""
-    try:
-        again = output_shapes(module, [point.path], arguments, skip_sizes=1)
-        second = _shape_at(module, point, again, None)
-    except ProbeError:
+                          second: dict | None) -> None:
+    """Tell (N, C, ...) from (N, tokens, C), (N, H, W, C) and windows in the place of images.
+
+    Only a second size of input can do the first: channels do not change with it.
+    """
+    if shape[0] != 1:
+        raise ValueError(f'{point.name!r} gives {shape[0]} maps for one image, {shape}: its first '
+                         'axis is not that of the images; choose another module, or out<i>')
+    if second is None:
+        if len(shape) == 3:
+            raise ValueError(f'whether {point.name!r}, which gives {shape}, has channels before '
+                             'tokens cannot be found out; choose out<i> where the module returns '
+                             'feature maps')
         return
-    if second[1] != shape[1]:
-        raise ValueError(f'{point.name!r} gives tokens before channels, {shape}, and layers take '
+    again = _shape_at(module, point, second, None)
+    if again[1] != shape[1]:
+        kind = 'tokens' if len(shape) == 3 else 'rows'
+        raise ValueError(f'{point.name!r} gives {kind} before channels, {shape}, and layers take '
                          'channels first; choose out<i> where the module returns feature maps')
 
 

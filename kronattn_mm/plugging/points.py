@@ -6,7 +6,7 @@
 ``fpn1``, ``fpn1-5``      outputs of a neck, counted from 1 in the order in which it returns them
 ``out0``, ``out0-3``      outputs of any module that returns several, counted from 0
 ``layer3``, ``stages.2``  any submodule by its dotted path; ranges such as ``layer3-5`` too
-``layer3.*.conv2``        any submodules by pattern (``*`` matches dots as well)
+``layer3.*``              any submodules by pattern, in which ``*`` matches no dot
 ========================  ==========================================================================
 
 Words are joined by ``+``.
@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from torch import nn
 
 _RANGE = re.compile(r'(?P<stem>.*?)(?P<first>\d+)-(?P<last>\d+)')
-_NUMBERED = re.compile(r'(?P<kind>res|fpn|out)(?P<number>\d+)')
+_NUMBERED = re.compile(r'(?P<kind>res|fpn|out)(?P<number>0|[1-9][0-9]*)')
+_LONGEST_RANGE = 1000
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ def split_points(at: str) -> list[str]:
         first, last = int(match['first']), int(match['last'])
         if last < first:
             raise ValueError(f'the range {word!r} in `at` runs backwards')
+        if last - first >= _LONGEST_RANGE:
+            raise ValueError(f'the range {word!r} in `at` is longer than {_LONGEST_RANGE}')
         words += [f'{match["stem"]}{number}' for number in range(first, last + 1)]
     return words
 
@@ -106,7 +109,9 @@ def _resolve(base: nn.Module, word: str, levels: int | None) -> list[Point]:
         if kind == 'out':
             return [Point(word, '', number)]
     if any(character in word for character in '*?['):
-        return [Point(path, path) for path in fnmatch.filter(paths, word)]
+        dots = word.count('.')
+        return [Point(path, path) for path in paths
+                if path.count('.') == dots and fnmatch.fnmatchcase(path, word)]
     return []
 
 
@@ -124,7 +129,8 @@ def describe_points(base: nn.Module, levels: int | None, word: str = '') -> str:
         words.append('fpn1, fpn2, ... (the outputs of the neck)')
     words.append('out0, out1, ... (the outputs of the module)')
     text = f'points are {", ".join(words)}, and the dotted paths {abbreviated_paths(paths)}'
-    near = difflib.get_close_matches(word, names + ['fpn1', 'out0'] + paths, n=1) if word else []
+    names += ['out0'] if levels is None else ['fpn1', 'out0']
+    near = difflib.get_close_matches(word, names + paths, n=1) if word else []
     return f'did you mean {near[0]!r}? ' + text if near else text
 
 

@@ -37,6 +37,7 @@ def output_shapes(module: nn.Module, paths: Sequence[str], arguments: dict[str, 
 
     Raises:
         ProbeError: If no input worked; the message holds the last error.
+        SeveralWidths: If one of the submodules returns different numbers of channels.
     """
     shapes: dict[str, Shapes] = {}
     recorders = {path: _Recorder(path, shapes) for path in paths}
@@ -49,6 +50,8 @@ def output_shapes(module: nn.Module, paths: Sequence[str], arguments: dict[str, 
         try:
             with evaluating(module):
                 module(inputs)
+        except SeveralWidths:
+            raise
         except Exception as failure:  # any error of foreign code means: not this input
             error = failure
             continue
@@ -58,7 +61,11 @@ def output_shapes(module: nn.Module, paths: Sequence[str], arguments: dict[str, 
         if skip_sizes == 0:
             return dict(shapes)
         skip_sizes -= 1
-    raise ProbeError(f'{type(module).__name__} could not be run on zeros: {error}')
+    raise ProbeError(f'{type(module).__name__} could not be run on zeros: {error!r}')
+
+
+class SeveralWidths(ValueError):
+    """A module is used several times with different numbers of channels."""
 
 
 class _Recorder:
@@ -70,6 +77,11 @@ class _Recorder:
 
     def record(self, module: nn.Module, args: tuple, output: Any) -> None:
         if isinstance(output, Tensor):
+            before = self.shapes.get(self.path)
+            if isinstance(before, tuple) and before[1:2] != output.shape[1:2]:
+                raise SeveralWidths(f'{self.path!r} is called several times in one forward pass '
+                                    f'and returns {before[1]} and {output.shape[1]} channels, so '
+                                    'that no one layer fits')
             self.shapes[self.path] = tuple(output.shape)
         elif isinstance(output, (tuple, list)):
             self.shapes[self.path] = [
@@ -109,14 +121,28 @@ def _inputs(module: nn.Module, arguments: dict[str, Any]) -> Iterator[Any]:
         if isinstance(channels, (tuple, list)):
             yield [zeros(width, size >> level) for level, width in enumerate(channels)]
             continue
-        width = channels if isinstance(channels, int) else _first_channels(module)
         if isinstance(in_index, int):  # mmseg's heads pick one of several maps
+            width = channels if isinstance(channels, int) else _first_channels(module)
             yield [zeros(width, size // 8)] * (in_index + 1 if in_index >= 0 else 1)
             continue
-        # A tuple comes first: heads on pyramids iterate over what they get, and would take the
-        # images of a single tensor for levels; whatever expects a tensor refuses a tuple.
-        yield (zeros(width, size // 8), )
-        yield zeros(width, size)
+        # The first convolution tells what an image has, unless something is folded before it.
+        widths = [channels] if isinstance(channels, int) else [_first_channels(module), 3]
+        for width in dict.fromkeys(widths):
+            levels = _levels(module)
+            if levels:
+                yield [zeros(width, size >> level) for level in range(levels)]
+            # A tuple comes first: heads on pyramids iterate over what they get, and would take the
+            # images of a single tensor for levels; whatever expects a tensor refuses a tuple.
+            yield (zeros(width, size // 8), )
+            yield zeros(width, size)
+
+
+def _levels(module: nn.Module) -> int:
+    """Return how many pyramid levels a module works on, 0 if it does not say."""
+    levels = getattr(getattr(module, 'prior_generator', None), 'num_levels', None)
+    if levels is None:
+        levels = getattr(module, 'num_levels', None)
+    return levels if isinstance(levels, int) else 0
 
 
 def _first_channels(module: nn.Module) -> int:

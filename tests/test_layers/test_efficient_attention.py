@@ -1,5 +1,6 @@
 """Efficient attention modules over sequences, images and volumes."""
 
+import numpy as np
 import pytest
 import reference
 import torch
@@ -51,6 +52,10 @@ class TestEfficientAttention2d(EfficientAttentionTester):
         layer = self.build_active()
         x = self.input((1, 1))
         torch.testing.assert_close(layer(x), x + layer.reprojection(layer.values(x)))
+
+    def test_integers_of_numpy(self):
+        layer = self.layer_class(np.int64(6), key_channels=np.int32(4), value_channels=4)
+        assert type(layer.in_channels) is int and type(layer.key_channels) is int
 
     def test_heads_are_separate_modules(self):
         """With two heads, each half of the channels is an attention of its own."""

@@ -99,6 +99,8 @@ class Sparse(nn.Conv2d):
     ([dict(at='layer1', layer=dict(type='ConvASW'))], ValueError, "did you mean 'ConvAWS'"),
     ([dict(at='layer1', layer=dict())], ValueError, 'needs a type'),
     ([dict(at='layer1', layer=dict(type=Sparse))], ValueError, 'Sparse has no weight of the shape'),
+    ([dict(at='layer1', layer=dict(**SCALED, out_channels=7))], ValueError,
+     "'out_channels' in `layer` of `convs` is taken from the convolution.*out_channels=7"),
     ([dict(at='layer1', layer=SCALED, norm_eval=True)], ValueError, "unknown key 'norm_eval'"),
     ([dict(at='layer1', layer=dict(type='kronattn_mm.EfficientAttention2d'))], TypeError,
      'no argument'),

@@ -34,6 +34,7 @@ def test_split(at, words):
     ('', ValueError, 'empty word'),
     ('res3++res4', ValueError, 'empty word'),
     ('res4-3', ValueError, "'res4-3' in `at` runs backwards"),
+    ('res1-9999999', ValueError, 'longer than 1000'),
     (3, TypeError, 'got 3'),
     (['res3'], TypeError, r"got \['res3'\]"),
 ])
@@ -55,7 +56,8 @@ def test_resolve():
     ('ers3', r"unknown point 'ers3' in ResNet; did you mean 'res3'\? points are res1, res2, res3"),
     ('res5', "unknown point 'res5'"),
     ('res0', "unknown point 'res0'"),
-    ('fpn1', "unknown point 'fpn1'"),
+    ('fpn1', "unknown point 'fpn1' in ResNet; points are"),
+    ('res03', "unknown point 'res03'"),
     ('layer9*', "unknown point 'layer9"),
     ('out4', "there is no 'out4'; there are out0 to out3"),
     ('res3+layer3', r"the point 'layer3' is taken already \(by 'res3'\)"),
@@ -66,6 +68,17 @@ def test_resolve():
 def test_refused_points(at, message):
     with pytest.raises(ValueError, match=message):
         plugged(at)
+
+
+def test_a_star_matches_no_dot():
+    base = MODELS.build(dict(type='mmdet.ResNet', depth=50))
+    assert [point.name for point in resolve_points(base, 'layer3.*', None)] == [
+        f'layer3.{block}' for block in range(6)]
+
+
+def test_module_used_with_several_widths():
+    with pytest.raises(ValueError, match="'layer3.0.relu' is called several times.*256 and 1024"):
+        plugged('layer3.0.relu', depth=50)
 
 
 def test_residual_words_are_for_residual_networks():
@@ -94,6 +107,16 @@ def test_module_that_never_runs():
         plugged('relu_unused', base=_WithUnused)
 
 
+@pytest.mark.parametrize('base, at, arguments', [
+    ('mmdet.CSPDarknet', 'stage2+out1', dict(widen_factor=0.25)),  # folds pixels into channels
+    ('mmdet.BFP', 'out0-3', dict(in_channels=8, num_levels=4)),
+    ('mmdet.RetinaHead', 'cls_convs.1', dict(in_channels=8, feat_channels=4, num_classes=2)),
+])
+def test_unusual_inputs(base, at, arguments):
+    layer = dict(EA, zero_init=False)
+    assert plugged(at, base=base, layer=layer, **arguments).attention
+
+
 def test_single_output_has_no_out0():
     with pytest.raises(ValueError, match='returns one tensor'):
         plugged('out0', base='mmdet.FCNMaskHead', in_channels=8, num_convs=1, conv_out_channels=8)
@@ -103,6 +126,12 @@ def test_tokens_are_refused():
     with pytest.raises(ValueError, match='tokens before channels'):
         plugged('stages.1.blocks.0', base='mmdet.SwinTransformer', embed_dims=24,
                 depths=(1, 1, 1, 1), num_heads=(1, 1, 1, 1))
+    with pytest.raises(ValueError, match='9 maps for one image'):  # windows, not images
+        plugged('stages.0.blocks.0.attn.w_msa', base='mmdet.SwinTransformer', embed_dims=24,
+                depths=(1, 1, 1, 1), num_heads=(1, 1, 1, 1))
+    with pytest.raises(ValueError, match='rows before channels'):
+        plugged('stages.0.0.pointwise_conv1', base='mmpretrain.ConvNeXt', use_grn=True,
+                arch=dict(depths=[1, 1, 1, 1], channels=[16, 32, 48, 64]))
     with pytest.raises(ValueError, match='several outputs'):
         plugged('stages.1', base='mmdet.SwinTransformer', embed_dims=24, depths=(1, 1, 1, 1),
                 num_heads=(1, 1, 1, 1))

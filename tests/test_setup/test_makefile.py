@@ -21,13 +21,17 @@ def tree(tmp_path):
     return tmp_path
 
 
+def environment(**variables):
+    """The variables without those by which a `make test` above would reach into another make."""
+    makes_own = ('MAKEFLAGS', 'MFLAGS', 'MAKELEVEL', 'PYTHON', 'DATA', 'OUT', 'PYTEST_ARGS',
+                 'MPLCONFIGDIR', 'TORCH_HOME', 'TORCHINDUCTOR_CACHE_DIR', 'TRITON_CACHE_DIR')
+    inherited = {name: value for name, value in os.environ.items() if name not in makes_own}
+    return {**inherited, **variables}
+
+
 def make(folder, *arguments, **variables):
-    # A `make test` above must not reach into this one through its own variables.
-    inherited = {name: value for name, value in os.environ.items()
-                 if name not in ('MAKEFLAGS', 'MFLAGS', 'MAKELEVEL', 'PYTHON', 'DATA', 'OUT',
-                                 'PYTEST_ARGS')}
     return subprocess.run([shutil.which('make'), *arguments], cwd=folder, capture_output=True,
-                          text=True, env={**inherited, **variables})
+                          text=True, env=environment(**variables))
 
 
 def test_without_a_target_it_lists_them(tree):
@@ -100,5 +104,5 @@ def test_the_continuous_check_appends_to_find_links(tree):
     (checkout / 'Makefile').write_text('test:\n\t@echo "links: $(PIP_FIND_LINKS)"\n')
     for before, after in (('/mine', f'/mine {tree}/shared/wheels'), ('', f'{tree}/shared/wheels')):
         answer = subprocess.run([str(checkout / '.ci' / 'run')], cwd='/', capture_output=True,
-                                text=True, env={**os.environ, 'PIP_FIND_LINKS': before})
+                                text=True, env=environment(PIP_FIND_LINKS=before))
         assert answer.stdout.strip() == f'links: {after}'
