@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import json
+import math
 import re
 import subprocess
 import sys
@@ -112,6 +113,27 @@ BROKEN = {
     'no mask': (
         lambda f: edit(f, 'train', lambda c: c['annotations'][0].update(segmentation=[])),
         r'object 1 has no mask'),
+    'box of text': (
+        lambda f: edit(f, 'train', lambda c: c['annotations'][0].update(bbox='abc')),
+        r'object 1 has the box "abc" \(expected \[x, y, width, height\]'),
+    'box of three': (
+        lambda f: edit(f, 'train', lambda c: c['annotations'][0].update(bbox=[1, 2, 3])),
+        r'object 1 has the box \[1, 2, 3\]'),
+    'negative width': (
+        lambda f: edit(f, 'val', lambda c: c['annotations'][0].update(bbox=[1, 2, -3, 4])),
+        r'has the box \[1, 2, -3, 4\]'),
+    'box of nothing': (
+        lambda f: edit(f, 'val', lambda c: c['annotations'][0].update(bbox=[1, 2, 3, math.nan])),
+        r'has the box \[1, 2, 3, NaN\]'),
+    'mask of text': (
+        lambda f: edit(f, 'train', lambda c: c['annotations'][0].update(segmentation='zzz')),
+        r'object 1 has the mask "zzz" \(expected polygons'),
+    'id twice': (
+        lambda f: edit(f, 'train', lambda c: c['images'][1].update(id=c['images'][0]['id'])),
+        r"the id 1 stands more than once in 'images'"),
+    'height of text': (
+        lambda f: edit(f, 'train', lambda c: c['images'][1].update(height='48')),
+        r"has the height '48' and the width 64"),
     'unknown class': (
         lambda f: edit(f, 'train', lambda c: c['annotations'][1].update(category_id=9)),
         r'object 2 is of class 9, which is not in the list of classes'),

@@ -11,7 +11,9 @@ Example::
 """
 import argparse
 import json
+import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,9 +104,20 @@ def read_annotations(path: Path) -> dict[str, Any]:
             if lacking is not None:
                 raise DataError(f'{path}: an entry of {key!r} has no {name!r}: '
                                 f'{json.dumps(lacking)[:120]}')
+    for key in ('images', 'categories', 'annotations'):
+        counts = Counter(entry['id'] for entry in content[key])
+        twice = [identity for identity, count in counts.items() if count > 1]
+        if twice:
+            raise DataError(f'{path}: the id {twice[0]!r} stands more than once in {key!r}')
+    for image in content['images']:
+        if not all(isinstance(image[name], int) and image[name] > 0
+                   for name in ('height', 'width')):
+            raise DataError(f'{path}: picture {image["id"]} has the height {image["height"]!r} and '
+                            f'the width {image["width"]!r}, which must be whole numbers above 0')
     images = {image['id'] for image in content['images']}
     classes = {category['id'] for category in content['categories']}
     for entry in content['annotations']:
+        check_object(path, entry)
         if entry['image_id'] not in images:
             raise DataError(f'{path}: object {entry["id"]} is on picture {entry["image_id"]}, '
                             'which is not in the list of pictures')
@@ -115,6 +128,32 @@ def read_annotations(path: Path) -> dict[str, Any]:
             raise DataError(f'{path}: object {entry["id"]} has no mask (expected a '
                             "'segmentation' of polygons or run lengths)")
     return content
+
+
+def check_object(path: Path, entry: dict[str, Any]) -> None:
+    """Check the form of an object's box and mask.
+
+    Raises:
+        DataError: The box is not four finite numbers, width and height not negative, or the mask
+            is neither polygons nor run lengths. (Boxes without an area and polygons of fewer than
+            three points stand in COCO itself; mmdet passes over them.)
+    """
+    box, mask = entry['bbox'], entry.get('segmentation')
+    if not (isinstance(box, list) and len(box) == 4 and all(map(_finite, box)) and box[2] >= 0
+            and box[3] >= 0):
+        raise DataError(f'{path}: object {entry["id"]} has the box {json.dumps(box)[:80]} '
+                        '(expected [x, y, width, height])')
+    polygons = isinstance(mask, list) and all(
+        isinstance(polygon, list) and all(map(_finite, polygon)) for polygon in mask)
+    run_lengths = isinstance(mask, dict) and {'size', 'counts'} <= set(mask)
+    if mask and not polygons and not run_lengths:
+        raise DataError(f'{path}: object {entry["id"]} has the mask {json.dumps(mask)[:80]} '
+                        '(expected polygons [[x, y, x, y, x, y, ...], ...] or run lengths with '
+                        "'size' and 'counts')")
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def check_picture(path: Path, entry: dict[str, Any]) -> None:
