@@ -562,8 +562,10 @@ def quickstart(args: argparse.Namespace, command: str) -> Path:
         raise QuickstartError(str(error)) from error
     device = choose_device(args.device)
     out = args.out
-    if out.exists() and not out.is_dir():
-        raise QuickstartError(f'--out: {out} is a file')
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # a file in its place, or above it, or no right to write there
+        raise QuickstartError(f'--out: {out} cannot be a folder: {error.strerror}') from error
     if args.data is None:
         source, root = DIGITS_CONFIG, make_digits(out)
         settings, description = digits_settings(root), 'scenes of handwritten digits'
