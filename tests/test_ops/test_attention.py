@@ -1,5 +1,7 @@
 """The attention operators against the equations, and the properties the paper proves."""
 
+import importlib
+
 import numpy as np
 import pytest
 import reference
@@ -127,6 +129,28 @@ def test_float16_range_at_high_resolution(normalization, autocast):
     wanted = efficient_attention(*(tensor.double() for tensor in data), normalization)
     assert torch.isfinite(actual).all()
     assert relative_error(actual, wanted.numpy()) < torch.finfo(torch.float16).eps
+
+
+@both_normalizations
+@pytest.mark.parametrize('leading', [(), (2,), (2, 3)])
+def test_queries_in_turns_change_nothing(normalization, leading, monkeypatch):
+    """In inference on a CPU large similarities are computed a block of queries at a time."""
+    from kronattn_mm.ops import dot_product_attention as function
+    module = importlib.import_module('kronattn_mm.ops.dot_product_attention')
+    data = inputs(3, 4, 100, 50, leading=leading)
+    whole = function(*(tensor.clone().requires_grad_() for tensor in data), normalization)
+    sizes = []
+    attend = module._attend
+    monkeypatch.setattr(module, '_attend', lambda query, *rest: (
+        sizes.append(query.shape[-1]), attend(query, *rest))[1])
+    monkeypatch.setattr(module, '_SPLIT_BYTES', 0)
+    monkeypatch.setattr(module, '_BLOCK_BYTES', 50 * 8 * 30)
+    parts = function(*data, normalization)
+    assert len(sizes) > 3 and sum(sizes) == 100
+    torch.testing.assert_close(parts, whole.detach(), rtol=1e-13, atol=1e-13)
+    sizes.clear()
+    function(*(tensor.requires_grad_() for tensor in data), normalization)
+    assert sizes == [100], 'training takes all queries at once'
 
 
 def test_large_logits_stay_finite():
