@@ -54,7 +54,7 @@ METRICS = {'coco/bbox_mAP_50': 'box AP50', 'coco/segm_mAP_50': 'mask AP50',
 PICTURES = 6  # drawn in predictions/
 MAPS = 2  # of these also with attention maps
 SCORE = 0.5  # below this a prediction is not drawn, unless none reaches it
-PHOTOGRAPH_VIEWS = 1200  # training pictures that two cores pass in about five minutes
+PHOTOGRAPH_VIEWS = 900  # training pictures that a CPU passes in about five minutes
 
 
 class QuickstartError(Exception):
@@ -82,7 +82,7 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--weights', type=Path, metavar='FILE', help='with --data: pretrained '
                         "weights of mmdet's MobileNetV2 (default: trained from scratch)")
     parser.add_argument('--epochs', type=int, metavar='N', help='passes over the training '
-                        'pictures (default: as many as take some five minutes on two cores)')
+                        'pictures (default: as many as take a CPU some five minutes)')
     parser.add_argument('--device', choices=['cpu', 'cuda'], help='default: cuda where there is a '
                         "GPU and mmcv's operators were compiled for it, else cpu")
     args = parser.parse_args(arguments)
