@@ -17,6 +17,8 @@ endif
 # A folder of COCO form (see README.md); without it, scenes of handwritten digits are made.
 DATA ?=
 OUT ?= out/quickstart
+# More arguments of tools/quickstart.py, such as ARGS="--classes person --weights FILE".
+ARGS ?=
 # Two processes with a thread each: small models gain nothing from more threads, and wait for each
 # other on a busy machine. A file stays in one process, so that what it prepares is made once.
 PYTEST_ARGS ?= -n 2 --dist loadfile
@@ -37,6 +39,7 @@ TEST_ENV = $(RUN_ENV) OMP_NUM_THREADS=1
 help:
 	@echo 'make quickstart   train a small Mask R-CNN with efficient attention, show it in $(OUT)'
 	@echo '                  DATA=<COCO folder>: on your data   OUT=<folder>: results elsewhere'
+	@echo '                  ARGS="...": more arguments, see tools/quickstart.py --help'
 	@echo 'make test         the tests that take a few minutes (PYTEST_ARGS=... goes to pytest)'
 	@echo 'make test-slow    the tests that take longer'
 	@echo 'make setup        only the environment in .venv (the others do that by themselves)'
@@ -57,7 +60,7 @@ else
 endif
 
 quickstart: setup
-	@$(RUN_ENV) $(RUN) tools/quickstart.py $(if $(DATA),--data "$(DATA)") --out "$(OUT)"
+	@$(RUN_ENV) $(RUN) tools/quickstart.py $(if $(DATA),--data "$(DATA)") --out "$(OUT)" $(ARGS)
 
 test: setup
 	@$(TEST_ENV) $(RUN) -m pytest -m 'not slow' $(PYTEST_ARGS)
