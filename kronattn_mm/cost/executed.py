@@ -23,6 +23,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from ..modes import inference_mode_of
+
 
 @dataclass(frozen=True)
 class ExecutedCost:
@@ -181,15 +183,11 @@ def _fused_attention(query: Sequence[int], key: Sequence[int], value: Sequence[i
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Run what is inside in eval mode and without gradients, on operators that can be seen."""
-    training = {child: child.training for child in module.modules()}
     fastpath = torch.backends.mha.get_fastpath_enabled()
     try:
-        module.eval()
         # In eval mode torch runs nn.MultiheadAttention as one operator, in which nothing is seen.
         torch.backends.mha.set_fastpath_enabled(False)
-        with torch.no_grad():
+        with inference_mode_of(module):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
-        for child, mode in training.items():
-            child.training = mode

@@ -55,7 +55,7 @@ def _efficient_attention(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
 
 @formula_for('kronattn_mm.RegularAttention2d')
 def _regular_attention(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
-    pooled = math.prod(-(-size // 2) for size in spatial) if layer.pooling else None
+    pooled = pooled_positions(spatial) if layer.pooling else None
     return non_local(math.prod(spatial), layer.in_channels, layer.key_channels,
                      layer.value_channels, layer.num_heads, key_positions=pooled)
 

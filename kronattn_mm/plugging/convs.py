@@ -52,11 +52,12 @@ def replace_convs(base: nn.Module, at: str, layer: dict[str, Any],
             chosen[path] = convs[path]
     replaced = {}
     for path, conv in chosen.items():
-        own = [name for name in layer if name in geometry(conv)]
+        arguments = geometry(conv)
+        own = [name for name in layer if name in arguments]
         if own:
             raise ValueError(f'{own[0]!r} in `layer` of `convs` is taken from the convolution that '
                              f'is replaced, got {own[0]}={layer[own[0]]!r}')
-        config = {**layer, **geometry(conv)}
+        config = {**layer, **arguments}
         new = _build_conv(config, conv, path)
         parent, _, name = path.rpartition('.')
         setattr(base.get_submodule(parent), name, new)

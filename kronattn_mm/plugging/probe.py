@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..modes import inference_mode_of
+
 Shapes = tuple[int, ...] | list[tuple[int, ...] | None]
 _SIZES = (64, 128, 224, 320, 512)
 
@@ -90,15 +92,13 @@ class _Recorder:
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put ``module`` into eval mode without gradients, and everything back afterwards."""
-    training = {child: child.training for child in module.modules()}
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            module.eval()
-            yield
-    finally:
-        for child, mode in training.items():
-            child.training = mode
+    """Put ``module`` into eval mode without gradients, and everything back afterwards.
+
+    The random number generators as well, so that building a model with insertions draws the same
+    weights for the rest of it as without.
+    """
+    with inference_mode_of(module), torch.random.fork_rng(devices=[]):
+        yield
 
 
 def _inputs(module: nn.Module, arguments: dict[str, Any]) -> Iterator[Any]:
