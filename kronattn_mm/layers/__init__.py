@@ -5,12 +5,17 @@ They take ``in_channels`` by keyword and keep the shape of what they are given, 
 to the OpenMMLab registries.
 """
 
+from .dynamic_conv import CondConv2d, DynamicConv2d
 from .efficient_attention import EfficientAttention1d, EfficientAttention2d, EfficientAttention3d
 from .kronecker_attention import KroneckerAttention2d, KroneckerAttention3d
 from .regular_attention import RegularAttention2d
+from .shift_balance import ShiftBalance2d, ShiftBalanceConv2d
+from .squeeze_excite import SqueezeExcite2d, SqueezeExciteConv2d
 from .unfolded_attention import UnfoldedAttention2d
 
 __all__ = [
-    'EfficientAttention1d', 'EfficientAttention2d', 'EfficientAttention3d',
-    'KroneckerAttention2d', 'KroneckerAttention3d', 'RegularAttention2d', 'UnfoldedAttention2d'
+    'CondConv2d', 'DynamicConv2d', 'EfficientAttention1d', 'EfficientAttention2d',
+    'EfficientAttention3d', 'KroneckerAttention2d', 'KroneckerAttention3d', 'RegularAttention2d',
+    'ShiftBalance2d', 'ShiftBalanceConv2d', 'SqueezeExcite2d', 'SqueezeExciteConv2d',
+    'UnfoldedAttention2d'
 ]

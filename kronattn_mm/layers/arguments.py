@@ -1,7 +1,9 @@
 """Checks of constructor arguments that several layers share."""
 
+import math
 import operator
-from typing import SupportsIndex
+from collections.abc import Sequence
+from typing import SupportsFloat, SupportsIndex
 
 
 def positive_int(name: str, value: SupportsIndex) -> int:
@@ -32,3 +34,41 @@ def divisible_by_heads(name: str, channels: int, num_heads: int) -> None:
         choices = [heads for heads in range(1, min(channels, 64) + 1) if channels % heads == 0]
         raise ValueError(f'{name} must be divisible by num_heads, got {name}={channels} and '
                          f'num_heads={num_heads}; {channels} allows num_heads in {choices}')
+
+
+def positive_number(name: str, value: float) -> float:
+    """Return ``value`` if it is a finite number above zero.
+
+    Raises:
+        TypeError: If it is not a number.
+        ValueError: If it is not finite or not above zero.
+    """
+    value = finite_number(name, value)
+    if value <= 0:
+        raise ValueError(f'{name} must be above 0, got {value}')
+    return value
+
+
+def finite_number(name: str, value: float) -> float:
+    """Return ``value`` as a float if it is a finite number; raise TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, (SupportsFloat, SupportsIndex)):
+        raise TypeError(f'{name} must be a number, got {value!r} ({type(value).__name__})')
+    value = float(value)
+    if not math.isfinite(value):
+        raise ValueError(f'{name} must be finite, got {value}')
+    return value
+
+
+def probability(name: str, value: float) -> float:
+    """Return ``value`` if it is a number from 0 up to, but not including, 1."""
+    value = finite_number(name, value)
+    if not 0 <= value < 1:
+        raise ValueError(f'{name} must be at least 0 and below 1, got {value}')
+    return value
+
+
+def choice(name: str, value: str | None, choices: Sequence[str | None]) -> str | None:
+    """Return ``value`` if it is one of ``choices``; raise ValueError that lists them otherwise."""
+    if not isinstance(value, (str, type(None))) or value not in choices:
+        raise ValueError(f'{name} must be one of {", ".join(map(repr, choices))}, got {value!r}')
+    return value

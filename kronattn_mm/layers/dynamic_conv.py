@@ -1,0 +1,211 @@
+"""Dynamic convolution and CondConv: the kernel is mixed from K kernels by attention to the input.
+
+Papers: "Dynamic Convolution: Attention over Convolution Kernels" (arXiv 1912.03458): pi =
+softmax(F(x) / temperature), F being global average pooling and two fully connected layers with
+ReLU between; "CondConv" (arXiv 1904.04971): r = sigmoid(R avg(x)), one layer. Both are rivals in
+"Shift-and-Balance Attention" (arXiv 2103.13080), section 5.1, with K = 4, c_in / 4 hidden units and
+a temperature of 30 that stays.
+
+Readings and deviations:
+
+- Kernel 0 is ``weight``, where a plain convolution has its own; kernels 1 to K - 1 are under
+  ``attention.kernels``. A checkpoint of the plain network has only the former: the others then
+  become copies of it, so that dynamic convolution starts as the plain one (the shares add up to
+  one). CondConv's r do not; with the copies its bias is set so that each begins near 1 / K.
+  The copies part as training goes on, because images have different shares.
+- The temperature is a buffer, so that a checkpoint made while it fell is evaluated with it.
+- The first fully connected layer has no bias, the second has one.
+
+Cost beside the convolution, for one image: c_in h w additions, c_in c_hid + c_hid K
+multiply-accumulates for the shares (CondConv c_in K), and K times the weights for mixing.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..ops import mix_kernels, pointwise_convolution_by_image
+from .arguments import positive_int, positive_number
+from .attended_conv import Conv2d
+from .attention_branch import norm_factor_and_offset
+
+
+class KernelShares(nn.Module):
+    """What mixes the kernels: their shares from the input, and the kernels beside the first."""
+
+    def __init__(self, conv: Conv2d, num_kernels: int) -> None:
+        super().__init__()
+        positive_int('num_kernels', num_kernels)
+        if num_kernels < 2:
+            raise ValueError(f'num_kernels must be at least 2, got {num_kernels}')
+        # Convolutions, so that whatever initialises the convolutions of a network reaches them.
+        self.kernels = nn.ModuleList(
+            Conv2d(conv.in_channels, conv.out_channels, conv.kernel_size, groups=conv.groups,
+                   bias=conv.bias is not None) for _ in range(num_kernels - 1))
+
+    def start_from_copies(self) -> None:
+        """Adjust what the shares begin with to kernels that are all the same."""
+
+
+class SoftmaxShares(KernelShares):
+    """Shares that add up to one, softmax(F(x) / temperature)."""
+
+    def __init__(self, conv: Conv2d, num_kernels: int, hidden_ratio: float,
+                 temperature: float) -> None:
+        super().__init__(conv, num_kernels)
+        hidden = max(1, int(conv.in_channels * positive_number('hidden_ratio', hidden_ratio)
+                            + 1e-6))
+        self.fc1 = nn.Linear(conv.in_channels, hidden, bias=False)
+        self.fc2 = nn.Linear(hidden, num_kernels)
+        self.register_buffer('temperature',
+                             torch.tensor(positive_number('temperature', temperature)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the shares ``(N, K)`` for ``x`` of shape ``(N, in_channels, H, W)``."""
+        hidden = functional.relu(self.fc1(x.flatten(2).mean(2)))
+        return (self.fc2(hidden) / self.temperature).softmax(1)
+
+
+class SigmoidShares(KernelShares):
+    """Shares independent of each other, sigmoid(R avg(x))."""
+
+    def __init__(self, conv: Conv2d, num_kernels: int) -> None:
+        super().__init__(conv, num_kernels)
+        self.fc = nn.Linear(conv.in_channels, num_kernels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the shares ``(N, K)`` for ``x`` of shape ``(N, in_channels, H, W)``."""
+        return self.fc(x.flatten(2).mean(2)).sigmoid()
+
+    def start_from_copies(self) -> None:
+        with torch.no_grad():
+            self.fc.bias.fill_(-math.log(len(self.kernels)))  # sigmoid gives 1 / K
+
+
+class MixedConv:
+    """Mixed into a :class:`Conv2d` whose child ``attention`` is a :class:`KernelShares`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve each image of ``x``, ``(N, in_channels, H, W)``, with its own mixed kernel."""
+        self.check_input(x)
+        shares = self.attention(x)
+        if torch.compiler.is_exporting() and not self._pointwise:
+            out = self._mix_outputs(x, shares.to(x.dtype))
+        else:
+            out = self._mix_kernels(x, shares)
+        return out if self.offset is None else out + self.offset[:, None, None]
+
+    def kernels(self) -> tuple[Tensor, Tensor | None]:
+        """Return all kernels ``(K, out_channels, in_channels / groups, kH, kW)`` and biases."""
+        convs = (self, *self.attention.kernels)
+        weight = torch.stack([conv.weight for conv in convs])
+        return weight, None if self.bias is None else torch.stack([conv.bias for conv in convs])
+
+    def fold_norm(self, norm: _BatchNorm) -> None:
+        """Make the batch norm that follows part of every kernel; for inference only."""
+        factor, _ = norm_factor_and_offset(norm)
+        self.offset = nn.Parameter(self.fold_norm_into_weight(norm).clone())
+        with torch.no_grad():
+            for conv in self.attention.kernels:
+                conv.weight.mul_(factor[:, None, None, None])
+                if conv.bias is not None:
+                    conv.bias.mul_(factor)
+
+    @property
+    def _pointwise(self) -> bool:
+        return (self.kernel_size == self.stride == (1, 1) and self.groups == 1
+                and self.padding in ((0, 0), 'valid', 'same'))
+
+    def _mix_kernels(self, x: Tensor, shares: Tensor) -> Tensor:
+        weight, bias = self.kernels()
+        weight = mix_kernels(shares, weight)
+        bias = None if bias is None else mix_kernels(shares, bias)
+        if self._pointwise:
+            return pointwise_convolution_by_image(x, weight, bias)
+        # (1, N C_in, H, W) with N groups: every image meets its own kernel and no other.
+        batch = x.shape[0]
+        if batch == 0:
+            return self.trunk(x)
+        out = self.convolve(x.reshape(1, -1, *x.shape[2:]), weight.flatten(0, 1),
+                            None if bias is None else bias.flatten(), batch * self.groups)
+        return out.reshape(batch, self.out_channels, *out.shape[2:])
+
+    def _mix_outputs(self, x: Tensor, shares: Tensor) -> Tensor:
+        # The number of groups of a convolution is fixed in an exported graph, and with it would be
+        # the batch. A convolution is linear in its kernel, so the outputs may be mixed instead, at
+        # K times the multiply-accumulates.
+        convs = (self, *self.attention.kernels)
+        outputs = [self.convolve(x, conv.weight, conv.bias, self.groups) for conv in convs]
+        return sum(shares[:, k, None, None, None] * out for k, out in enumerate(outputs))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str,
+                              *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        ours = f'{prefix}attention.'
+        if f'{prefix}weight' in state_dict and not any(key.startswith(ours) for key in state_dict):
+            self.start_as_plain()
+
+    def start_as_plain(self) -> None:
+        """Make all kernels copies of the first, which is what a plain checkpoint holds."""
+        with torch.no_grad():
+            for conv in self.attention.kernels:
+                conv.weight.copy_(self.weight)
+                if conv.bias is not None:
+                    conv.bias.copy_(self.bias)
+        self.attention.start_from_copies()
+
+
+class DynamicConv2d(MixedConv, Conv2d):
+    """Dynamic convolution: kernels mixed by a softmax with a large temperature.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
+            padding_mode: As in ``nn.Conv2d``.
+        num_kernels (int): Number K of kernels. Defaults to 4.
+        hidden_ratio (float): Hidden units as a multiple of the *input* channels. Defaults to 1/4.
+        temperature (float): Of the softmax. Defaults to 30; ``kronattn_mm.AnnealTemperature``
+            lowers it over the first epochs, as the paper of dynamic convolution does.
+
+    Raises:
+        TypeError: If an argument has the wrong type.
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int,
+                 kernel_size: int | tuple[int, int], stride: int | tuple[int, int] = 1,
+                 padding: int | tuple[int, int] | str = 0,
+                 dilation: int | tuple[int, int] = 1, groups: int = 1, bias: bool = True,
+                 padding_mode: str = 'zeros', *, num_kernels: int = 4, hidden_ratio: float = 0.25,
+                 temperature: float = 30.) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation,
+                         groups, bias, padding_mode)
+        self.attention = SoftmaxShares(self, num_kernels, hidden_ratio, temperature)
+        self.register_parameter('offset', None)  # what a folded norm adds
+
+
+class CondConv2d(MixedConv, Conv2d):
+    """CondConv: kernels mixed by independent sigmoids.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
+            padding_mode: As in ``nn.Conv2d``.
+        num_kernels (int): Number of kernels. Defaults to 4; published runs have 4 and 8.
+
+    Raises:
+        TypeError: If an argument has the wrong type.
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int,
+                 kernel_size: int | tuple[int, int], stride: int | tuple[int, int] = 1,
+                 padding: int | tuple[int, int] | str = 0,
+                 dilation: int | tuple[int, int] = 1, groups: int = 1, bias: bool = True,
+                 padding_mode: str = 'zeros', *, num_kernels: int = 4) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation,
+                         groups, bias, padding_mode)
+        self.attention = SigmoidShares(self, num_kernels)
+        self.register_parameter('offset', None)  # what a folded norm adds
