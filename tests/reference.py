@@ -117,3 +117,58 @@ def kronecker_attention(image: np.ndarray, mode: str, weights: dict[str, np.ndar
         for axis, index in enumerate(position):
             result[(slice(None), *position)] += outputs[starts[axis] + index]
     return result
+
+
+def convolution(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None, stride=(1, 1),
+                padding=(0, 0), dilation=(1, 1), groups: int = 1,
+                mode: str = 'zeros') -> np.ndarray:
+    """One image ``(C, H, W)`` convolved with ``(C_out, C / groups, kH, kW)``, loop by loop."""
+    pads = [(0, 0), (padding[0], ) * 2, (padding[1], ) * 2]
+    x = np.pad(x, pads, mode={'zeros': 'constant', 'circular': 'wrap', 'reflect': 'reflect',
+                              'replicate': 'edge'}[mode])
+    c_out, c_in, kernel_h, kernel_w = weight.shape
+    height = (x.shape[1] - dilation[0] * (kernel_h - 1) - 1) // stride[0] + 1
+    width = (x.shape[2] - dilation[1] * (kernel_w - 1) - 1) // stride[1] + 1
+    out = np.zeros((c_out, height, width))
+    for o in range(c_out):
+        first = o // (c_out // groups) * c_in
+        for i in range(height):
+            for j in range(width):
+                for c in range(c_in):
+                    for a in range(kernel_h):
+                        for b in range(kernel_w):
+                            out[o, i, j] += weight[o, c, a, b] * x[
+                                first + c, i * stride[0] + a * dilation[0],
+                                j * stride[1] + b * dilation[1]]
+        if bias is not None:
+            out[o] += bias[o]
+    return out
+
+
+GATES = {
+    'tanh': np.tanh,
+    'sigmoid': lambda z: 1 / (1 + np.exp(-z)),
+    'softmax': softmax,
+    'relu': lambda z: np.maximum(z, 0),
+    None: lambda z: z,
+}
+
+
+def attention_branch(x: np.ndarray, weights: dict[str, np.ndarray], gate: str | None,
+                     norm: str | None, eps: float = 1e-5) -> np.ndarray:
+    """SB paper, equation 2 and its figure, in inference: one image ``(C, H, W)`` to ``(C_out,)``."""
+    def normalize(z: np.ndarray, name: str) -> np.ndarray:
+        if norm is None:
+            return z
+        if norm == 'layer_norm':
+            z = (z - z.mean()) / np.sqrt(((z - z.mean())**2).mean() + eps)
+        else:
+            z = (z - weights[f'{name}.running_mean']) / np.sqrt(
+                weights[f'{name}.running_var'] + eps)
+        return z * weights[f'{name}.weight'] + weights[f'{name}.bias']
+
+    z = np.array([channel.sum() / channel.size for channel in x])
+    z = weights['fc1.weight'] @ z + weights.get('fc1.bias', 0.)
+    z = np.maximum(normalize(z, 'norm1'), 0)
+    z = weights['fc2.weight'] @ z + weights.get('fc2.bias', 0.)
+    return GATES[gate](normalize(z, 'norm2'))

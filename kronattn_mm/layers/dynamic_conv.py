@@ -107,8 +107,8 @@ class MixedConv:
 
     def fold_norm(self, norm: _BatchNorm) -> None:
         """Make the batch norm that follows part of every kernel; for inference only."""
-        factor, _ = norm_factor_and_offset(norm)
         self.offset = nn.Parameter(self.fold_norm_into_weight(norm).clone())
+        factor, _ = norm_factor_and_offset(norm)
         with torch.no_grad():
             for conv in self.attention.kernels:
                 conv.weight.mul_(factor[:, None, None, None])

@@ -108,11 +108,11 @@ class ShiftBalanceConv2d(BranchedConv, Conv2d):
 
     def fold_norm(self, norm: _BatchNorm) -> None:
         """Make batch norms part of the weights: a (T + lambda A) + b = a T + b + (a lambda) A."""
+        self.add_to_bias(self.fold_norm_into_weight(norm))
         self.attention.fold_norms()
         if self.place == 'before_norm':
             factor, _ = norm_factor_and_offset(norm)
             self.attention.lambda_ = nn.Parameter(self.attention.lambda_.detach() * factor)
-        self.add_to_bias(self.fold_norm_into_weight(norm))
 
 
 class ShiftBalance2d(ShiftBranch):

@@ -71,8 +71,8 @@ class SqueezeExciteConv2d(BranchedConv, Conv2d):
 
     def fold_norm(self, norm: _BatchNorm) -> None:
         """Make batch norms part of the weights: a (A T) + b = A (a T) + b."""
-        self.attention.fold_norms()
         offset = self.fold_norm_into_weight(norm)
+        self.attention.fold_norms()
         if self.place == 'before_norm':
             self.offset = nn.Parameter(offset.clone())
         else:
