@@ -13,6 +13,7 @@ from .version import __version__
 _LAZY = {
     'AttentionMapHook': 'kronattn_mm.engine',
     'Plugged': 'kronattn_mm.plugging',
+    'attention_status': 'kronattn_mm.plugging',
     'inserted_layers': 'kronattn_mm.plugging',
     'insertion_shapes': 'kronattn_mm.plugging',
 }

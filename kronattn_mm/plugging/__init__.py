@@ -3,9 +3,18 @@
 from .insertion import Insertion
 from .plugged import Plugged
 from .points import Point, resolve_points, split_points
-from .status import inserted_layers, insertion_shapes, replaced_convs
+from .status import (
+    AttentionStatus,
+    attention_status,
+    inserted_layers,
+    insertion_shapes,
+    replaced_convs,
+    replacements,
+    switches,
+)
 
 __all__ = [
-    'Insertion', 'Plugged', 'Point', 'inserted_layers', 'insertion_shapes', 'replaced_convs',
-    'resolve_points', 'split_points'
+    'AttentionStatus', 'Insertion', 'Plugged', 'Point', 'attention_status', 'inserted_layers',
+    'insertion_shapes', 'replaced_convs', 'replacements', 'resolve_points', 'split_points',
+    'switches'
 ]

@@ -3,23 +3,77 @@
 ``conv_cfg`` of the OpenMMLab libraries changes every convolution of a backbone or none; a paper
 that attends only to the convolutions of the blocks needs a choice. The replacement has the name of
 the convolution it replaces, so ``weight`` and ``bias`` keep their keys and a checkpoint of the
-plain network loads as before.
+plain network loads as before. Switched off, a replacement computes the plain convolution.
 """
 
 import fnmatch
 from collections.abc import Container
 from typing import Any
 
+import torch
 from mmengine.registry import MODELS as MMENGINE_MODELS
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from .build import check_arguments, find_class
 from .points import abbreviated_paths, split_points
+from .switch import Switch
 
 
-def replace_convs(base: nn.Module, at: str, layer: dict[str, Any],
-                  taken: Container[str] = ()) -> dict[str, dict[str, Any]]:
+class Replacement(Switch):
+    """One replaced convolution and the plain one that it took the place of.
+
+    The bound method :meth:`forward` stands in for the one of the new convolution's class, because
+    no hook can keep a forward pass from being computed: norms and statistics inside a convolution
+    that is off must not go on learning.
+
+    Args:
+        conv (nn.Module): The convolution that was put in, with the weights of ``plain``.
+        plain (_ConvNd): The one that was there; its parameters are handed over to ``conv``.
+        config (dict): What ``conv`` was built from, the geometry included.
+        enabled (bool): Whether ``conv`` does more than ``plain`` did. Defaults to True.
+        at (str): The pattern with which the config named the convolution.
+    """
+
+    def __init__(self, conv: nn.Module, plain: _ConvNd, config: dict[str, Any],
+                 enabled: bool = True, at: str = '') -> None:
+        self.conv = conv
+        self.config = config
+        self.enabled = enabled
+        self.at = at
+        # Kept for its class and geometry, without weights: those live in one place only.
+        for name in plain._parameters:
+            plain._parameters[name] = None
+        self.plain = plain
+        conv.forward = self.forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve as far as the replacement is switched on."""
+        conv = self.conv
+        if not self.enabled:
+            return self.plain._conv_forward(x, conv.weight, conv.bias)
+        y = type(conv).forward(conv, x)
+        if self.scale == 1:
+            return y
+        plain = self.plain._conv_forward(x, conv.weight, conv.bias)
+        return plain + self.scale * (y - plain)
+
+    def added(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that the plain convolution does not have, by their names in it."""
+        return {name: parameter for name, parameter in self.conv.named_parameters()
+                if name not in self.plain._parameters}
+
+    def added_keys(self) -> list[str]:
+        """Return the keys of ``conv.state_dict()`` that the plain convolution does not have."""
+        return [key for key in self.conv.state_dict() if key not in self.plain._parameters]
+
+    def __repr__(self) -> str:
+        return (f'Replacement(conv={type(self.conv).__name__}, enabled={self.enabled}, '
+                f'scale={self.scale})')
+
+
+def replace_convs(base: nn.Module, at: str, layer: dict[str, Any], taken: Container[str] = (),
+                  enabled: bool = True) -> dict[str, Replacement]:
     """Replace the convolutions of ``base`` whose paths match ``at``, in place.
 
     Args:
@@ -29,9 +83,10 @@ def replace_convs(base: nn.Module, at: str, layer: dict[str, Any],
             convolutions in it.
         layer (dict): Config of the new type, without the geometry.
         taken (Container[str]): Paths that were replaced before and must not be named again.
+        enabled (bool): Whether the new convolutions are switched on. Defaults to True.
 
     Returns:
-        dict[str, dict]: Path and complete config of each replacement.
+        dict[str, Replacement]: Path of each replacement, and the replacement.
 
     Raises:
         ValueError: If a pattern matches nothing (the message lists the convolutions there are),
@@ -61,7 +116,7 @@ def replace_convs(base: nn.Module, at: str, layer: dict[str, Any],
         new = _build_conv(config, conv, path)
         parent, _, name = path.rpartition('.')
         setattr(base.get_submodule(parent), name, new)
-        replaced[path] = config
+        replaced[path] = Replacement(new, conv, config, enabled, at)
     return replaced
 
 
@@ -96,10 +151,13 @@ def _build_conv(config: dict[str, Any], conv: _ConvNd, path: str) -> nn.Module:
     if lost:
         raise ValueError(f'{type(new).__name__} has no {", ".join(lost)} of the shape that the '
                          f'convolution {path!r} has, so a trained weight would be lost')
-    new.load_state_dict(conv.state_dict(), strict=False)
     for name in ('weight', 'bias'):
         parameter = getattr(conv, name)
         if parameter is not None:
+            # Not load_state_dict, which is what the loading of a trained network calls and some
+            # types answer to (DynamicConv2d makes all its kernels copies of the one loaded).
+            with torch.no_grad():
+                getattr(new, name).copy_(parameter)
             getattr(new, name).requires_grad_(parameter.requires_grad)
     new.train(conv.training)
     return new

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
+from .convs import Replacement
 from .points import Point
+from .switch import Switch
 
 
-class Insertion:
+class Insertion(Switch):
     """One inserted layer, where it sits and how it is run.
 
     Args:
@@ -27,12 +29,15 @@ class Insertion:
         with_cp (bool): Recompute the layer in the backward pass instead of keeping what it needs
             there (gradient checkpointing). A batch norm in it then sees each batch twice. Defaults
             to False.
+        enabled (bool): Whether the layer is applied; see :class:`Switch`. Defaults to True.
+        at (str): The words with which the config named the point. Defaults to its name.
     """
 
     def __init__(self, point: Point, layer: nn.Module, config: dict[str, Any],
                  shape: tuple[int, ...] | None = None, norm_eval: bool = False,
-                 with_cp: bool = False) -> None:
+                 with_cp: bool = False, enabled: bool = True, at: str = '') -> None:
         self.point = point.name
+        self.key = point.key
         self.path = point.path
         self.index = point.index
         self.layer = layer
@@ -40,20 +45,29 @@ class Insertion:
         self.shape = shape
         self.norm_eval = norm_eval
         self.with_cp = with_cp
+        self.enabled = enabled
+        self.at = at or point.name
 
     def apply(self, module: nn.Module, args: tuple, output: Any) -> Any:
         """Forward hook of a submodule: pass its output through the layer."""
         return self.run(output)
 
     def run(self, x: Tensor) -> Tensor:
-        """Pass one feature map through the layer."""
+        """Pass one feature map through the layer, as far as it is switched on."""
+        if not self.enabled:
+            return x
         if self.with_cp and x.requires_grad:
             # Re-entrant checkpointing fails under DistributedDataParallel.
-            return checkpoint(self.layer, x, use_reentrant=False)
-        return self.layer(x)
+            y = checkpoint(self.layer, x, use_reentrant=False)
+        else:
+            y = self.layer(x)
+        # The difference to the input is what was added, whoever wrote the layer. At full strength
+        # the sum would differ from y in the last bits.
+        return y if self.scale == 1 else x + self.scale * (y - x)
 
     def __repr__(self) -> str:
-        return f'Insertion(point={self.point!r}, layer={type(self.layer).__name__})'
+        return (f'Insertion(point={self.point!r}, layer={type(self.layer).__name__}, '
+                f'enabled={self.enabled}, scale={self.scale})')
 
 
 class Insertions(ModuleDict):
@@ -66,7 +80,7 @@ class Insertions(ModuleDict):
     def __init__(self) -> None:
         super().__init__()
         self.insertions: dict[str, Insertion] = {}
-        self.replaced: dict[str, dict[str, Any]] = {}
+        self.replaced: dict[str, Replacement] = {}
 
     def add(self, base: nn.Module, point: Point, insertion: Insertion) -> None:
         """Own the layer of ``insertion`` and have it applied at ``point`` of ``base``."""

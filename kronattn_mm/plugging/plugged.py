@@ -24,8 +24,8 @@ from .insertion import Insertion, Insertions, norms
 from .points import Point, describe_points, resolve_points
 from .probe import ProbeError, evaluating, output_shapes
 
-_INSERT_KEYS = ('at', 'layer', 'norm_eval', 'with_cp')
-_CONVS_KEYS = ('at', 'layer')
+_INSERT_KEYS = ('at', 'layer', 'norm_eval', 'with_cp', 'enabled')
+_CONVS_KEYS = ('at', 'layer', 'enabled')
 
 
 @MODELS.register_module()
@@ -43,9 +43,12 @@ def Plugged(base: str, insert: Sequence[dict] = (), convs: Sequence[dict] = (),
             - ``norm_eval`` (bool): keep batch norms inside the layer in eval mode. Defaults to
               False, whatever the backbone's own ``norm_eval`` says;
             - ``with_cp`` (bool): recompute the layer in the backward pass; a batch norm in it then
-              updates its statistics twice a step. Defaults to False.
+              updates its statistics twice a step. Defaults to False;
+            - ``enabled`` (bool): False builds the layer, so that its keys load, and leaves it
+              out of the computation. Defaults to True.
         convs (Sequence[dict]): Convolutions to replace, each a dict with ``at`` (patterns of
-            dotted paths) and ``layer`` (config of a registered convolution, without geometry).
+            dotted paths), ``layer`` (config of a registered convolution, without geometry) and
+            ``enabled`` (bool): False computes the plain convolution. Defaults to True.
         **base_arguments: Arguments of ``base``, which checks them.
 
     Returns:
@@ -69,7 +72,8 @@ def Plugged(base: str, insert: Sequence[dict] = (), convs: Sequence[dict] = (),
     container = Insertions()
     for entry in convs:
         container.replaced.update(
-            replace_convs(module, entry['at'], entry['layer'], taken=container.replaced))
+            replace_convs(module, entry['at'], entry['layer'], container.replaced,
+                          entry.get('enabled', True)))
     module.attention = container
     _insert_layers(module, container, insert, base_arguments)
     container.guard_init_weights(module)
@@ -93,7 +97,7 @@ def _entries(argument: str, entries: Sequence[dict], keys: Sequence[str]) -> Seq
             raise ValueError(f'an entry of `{argument}` has no {missing[0]!r}: {entry!r}')
         if not isinstance(entry['layer'], dict):
             raise TypeError(f'`layer` must be a dict with a type, got {entry["layer"]!r}')
-        for key in ('norm_eval', 'with_cp'):
+        for key in ('norm_eval', 'with_cp', 'enabled'):
             if not isinstance(entry.get(key, False), bool):
                 raise TypeError(f'`{key}` must be True or False, got {entry[key]!r}')
     return entries
@@ -141,7 +145,8 @@ def _insert_layers(module: nn.Module, container: Insertions, insert: Sequence[di
         layer = _build_and_try(config, point, shape, module)
         container.add(module, point,
                       Insertion(point, layer, config, shape, entry.get('norm_eval', False),
-                                entry.get('with_cp', False)))
+                                entry.get('with_cp', False), entry.get('enabled', True),
+                                entry['at']))
 
 
 def _check_taken(planned: Sequence[tuple[Point, dict]]) -> None:
