@@ -104,7 +104,11 @@ class ShiftBalanceConv2d(BranchedConv, Conv2d):
 
     def combine(self, trunk: Tensor, attention: Tensor) -> Tensor:
         """Return T(x) + lambda A(x), in the dtype of the trunk."""
-        return shift(trunk, attention)
+        if self.place == 'before_norm':
+            # A convolution's backward does not need its output, so it may be written over: fresh
+            # memory for a large map costs many times the addition.
+            return trunk.add_(_over_positions(attention, trunk))
+        return trunk + _over_positions(attention, trunk)
 
     def fold_norm(self, norm: _BatchNorm) -> None:
         """Make batch norms part of the weights: a (T + lambda A) + b = a T + b + (a lambda) A."""
@@ -144,13 +148,12 @@ class ShiftBalance2d(ShiftBranch):
         if x.dim() != 4 or x.shape[1] != self.in_channels:
             raise ValueError(f'{type(self).__name__} takes a tensor of shape (N, '
                              f'{self.in_channels}, H, W), got {tuple(x.shape)}')
-        return shift(x, super().forward(x))
+        return x + _over_positions(super().forward(x), x)
 
     def extra_repr(self) -> str:
         return f'in_channels={self.in_channels}, {super().extra_repr()}'
 
 
-def shift(trunk: Tensor, amount: Tensor) -> Tensor:
-    """Add ``(N, C)`` to every position of ``(N, C, *)``, in the dtype of the latter."""
-    amount = amount.to(trunk.dtype)
-    return trunk + amount.reshape(*amount.shape, *[1] * (trunk.dim() - 2))
+def _over_positions(amount: Tensor, x: Tensor) -> Tensor:
+    # (N, C) -> (N, C, 1, 1) in the dtype of x, which lambda in float32 must not raise
+    return amount.to(x.dtype)[:, :, None, None]

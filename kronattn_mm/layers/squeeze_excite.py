@@ -66,7 +66,11 @@ class SqueezeExciteConv2d(BranchedConv, Conv2d):
 
     def combine(self, trunk: Tensor, attention: Tensor) -> Tensor:
         """Return A(x) T(x), in the dtype of the trunk."""
-        scaled = trunk * attention.to(trunk.dtype)[:, :, None, None]
+        attention = attention.to(trunk.dtype)[:, :, None, None]
+        if trunk.requires_grad or attention.requires_grad or self.place == 'after_norm':
+            scaled = trunk * attention  # the product's backward needs both
+        else:
+            scaled = trunk.mul_(attention)
         return scaled if self.offset is None else scaled + self.offset[:, None, None]
 
     def fold_norm(self, norm: _BatchNorm) -> None:
