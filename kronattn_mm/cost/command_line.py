@@ -2,8 +2,8 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from mmengine.config import Config, DictAction
 from torch import nn
@@ -26,13 +26,28 @@ class Parser(argparse.ArgumentParser):
 def add_model_arguments(parser: argparse.ArgumentParser, config_needed: bool = True) -> None:
     """Add CONFIG, --shape, --json and --cfg-options."""
     parser.add_argument('config', metavar='CONFIG', nargs=None if config_needed else '?',
-                        help='config file of an mmdet, mmseg or mmpretrain model')
+                        help='config file of an mmdet, mmseg or mmpretrain model, or the name of '
+                        'one that they ship, such as mmdet::ssd/ssd300_coco.py')
     parser.add_argument('--shape', nargs=2, type=_pixels, metavar=('H', 'W'),
                         help='height and width of the image after resizing (default: what the '
                         "config's test pipeline resizes to, or a common size; it is printed)")
     parser.add_argument('--json', action='store_true', help='print JSON instead of a table')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE',
                         help='replace entries of the config, such as model.backbone.depth=101')
+
+
+def model_of(parser: argparse.ArgumentParser, arguments: argparse.Namespace
+             ) -> tuple[nn.Module, Config, tuple[int, int], str]:
+    """Build the model that the command line names.
+
+    Returns:
+        tuple[nn.Module, Config, tuple[int, int], str]: The model, its config, height and width of
+        the image, and where they come from. Mistakes of the user end the program with one line and
+        exit code 2.
+    """
+    print(f'building the model of {arguments.config} ...', file=sys.stderr)
+    model, config = or_error(parser, load_model, arguments.config, arguments.cfg_options)
+    return model, config, *_image_shape(arguments, config)
 
 
 def report_of(parser: argparse.ArgumentParser, arguments: argparse.Namespace
@@ -43,10 +58,8 @@ def report_of(parser: argparse.ArgumentParser, arguments: argparse.Namespace
         tuple[CostReport, str, str]: The report, the class of the model, and where the image size
         comes from. Mistakes of the user end the program with one line and exit code 2.
     """
-    print(f'building the model of {arguments.config} ...', file=sys.stderr)
-    model, config = _or_error(parser, load_model, arguments.config, arguments.cfg_options)
-    shape, source = _image_shape(arguments, config)
-    return _or_error(parser, _quiet_report, model, shape), type(model).__name__, source
+    model, _, shape, source = model_of(parser, arguments)
+    return or_error(parser, _quiet_report, model, shape), type(model).__name__, source
 
 
 def _quiet_report(model: nn.Module, shape: tuple[int, int]) -> CostReport:
@@ -60,7 +73,8 @@ def _image_shape(arguments: argparse.Namespace, config: Config) -> tuple[tuple[i
     return default_image_shape(config)
 
 
-def _or_error(parser: argparse.ArgumentParser, function: Callable, *args: Sequence):
+def or_error(parser: argparse.ArgumentParser, function: Callable, *args: Any) -> Any:
+    """Call a function; end the program with one line and exit code 2 if the user is mistaken."""
     try:
         return function(*args)
     except (ConfigError, ImportError, ValueError, TypeError) as error:

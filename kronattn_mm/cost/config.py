@@ -1,7 +1,9 @@
 """Build the model of a config of any OpenMMLab library: without data, without trained weights."""
 
 import contextlib
+import difflib
 import importlib
+import importlib.util
 import io
 import logging
 import warnings
@@ -34,7 +36,8 @@ def load_model(path: str | Path,
     trained weights are cleared. What upstream code logs or prints meanwhile is dropped.
 
     Args:
-        path (str or Path): Config file of mmdet, mmseg, mmpretrain or a library like them.
+        path (str or Path): Config file of mmdet, mmseg, mmpretrain or a library like them, or the
+            name of one that such a library ships, such as ``mmdet::ssd/ssd300_coco.py``.
         cfg_options (dict, optional): Entries that replace those of the file, by dotted name.
 
     Returns:
@@ -61,13 +64,12 @@ def load_model(path: str | Path,
 
 
 def load_config(path: str | Path, cfg_options: dict[str, Any] | None = None) -> Config:
-    """Read a config file.
+    """Read a config file, or a library's own by its name, such as ``mmdet::ssd/ssd300_coco.py``.
 
     Raises:
         ConfigError: If the file is missing, or cannot be read as a config.
     """
-    if not Path(path).is_file():
-        raise ConfigError(f'there is no config file {path}')
+    path = config_file(path)
     try:
         with quiet():
             config = Config.fromfile(path)
@@ -76,6 +78,37 @@ def load_config(path: str | Path, cfg_options: dict[str, Any] | None = None) -> 
     except Exception as error:  # a text config is Python and can fail in any way
         raise ConfigError(f'{path} cannot be read as a config: {_one_line(error)}') from error
     return config
+
+
+def config_file(path: str | Path) -> Path:
+    """Return the file of a config; ``<package>::<file>`` is one that an installed library ships.
+
+    Raises:
+        ConfigError: If it does not exist; the message names the nearest that does.
+    """
+    package, separator, name = str(path).partition('::')
+    if not separator:
+        if Path(path).is_file():
+            return Path(path)
+        folder = Path(path).parent
+        near = difflib.get_close_matches(Path(path).name, [
+            child.name for child in folder.glob('*.py')], n=1) if folder.is_dir() else []
+        hint = f'; did you mean {folder / near[0]}?' if near else ''
+        raise ConfigError(f'there is no config file {path}{hint}')
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if spec is None or spec.origin is None:
+        raise ConfigError(f'{path}: {package!r} is not installed')
+    root = Path(spec.origin).parent
+    folders = [root / '.mim' / 'configs', root.parent / 'configs']
+    for folder in folders:
+        if (folder / name).is_file():
+            return folder / name
+    names = [file.relative_to(folder).as_posix() for folder in folders[:1]
+             for file in folder.rglob('*.py')]
+    by_stem = {Path(file).name: file for file in names}
+    near = difflib.get_close_matches(Path(name).name, by_stem, n=1)
+    hint = f'; did you mean {package}::{by_stem[near[0]]}?' if near else ''
+    raise ConfigError(f'{package} has no config {name}{hint}')
 
 
 def without_weights(config: Any) -> None:
