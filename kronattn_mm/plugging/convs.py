@@ -7,7 +7,6 @@ plain network loads as before. Switched off, a replacement computes the plain co
 """
 
 import fnmatch
-from collections.abc import Container
 from typing import Any
 
 import torch
@@ -15,7 +14,9 @@ from mmengine.registry import MODELS as MMENGINE_MODELS
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from .after_norm import SumAfterNorm
 from .build import check_arguments, find_class
+from .fusing import check_fusing_order
 from .points import abbreviated_paths, split_points
 from .switch import Switch
 
@@ -72,8 +73,8 @@ class Replacement(Switch):
                 f'scale={self.scale})')
 
 
-def replace_convs(base: nn.Module, at: str, layer: dict[str, Any], taken: Container[str] = (),
-                  enabled: bool = True) -> dict[str, Replacement]:
+def replace_convs(base: nn.Module, at: str, layer: dict[str, Any],
+                  replaced: dict[str, Replacement], enabled: bool = True) -> None:
     """Replace the convolutions of ``base`` whose paths match ``at``, in place.
 
     Args:
@@ -82,11 +83,9 @@ def replace_convs(base: nn.Module, at: str, layer: dict[str, Any], taken: Contai
             path begins so, as ``*`` matches dots as well. A path of a module stands for all
             convolutions in it.
         layer (dict): Config of the new type, without the geometry.
-        taken (Container[str]): Paths that were replaced before and must not be named again.
+        replaced (dict[str, Replacement]): What was replaced before, by path, and must not be
+            named again; every replacement is added as soon as it is made.
         enabled (bool): Whether the new convolutions are switched on. Defaults to True.
-
-    Returns:
-        dict[str, Replacement]: Path of each replacement, and the replacement.
 
     Raises:
         ValueError: If a pattern matches nothing (the message lists the convolutions there are),
@@ -102,10 +101,9 @@ def replace_convs(base: nn.Module, at: str, layer: dict[str, Any], taken: Contai
             raise ValueError(f'{word!r} matches no convolution of {type(base).__name__}; '
                              f'there are {abbreviated_paths(convs)}')
         for path in matches:
-            if path in taken:
+            if path in replaced:
                 raise ValueError(f'the convolution {path!r} is named by two entries of `convs`')
             chosen[path] = convs[path]
-    replaced = {}
     for path, conv in chosen.items():
         arguments = geometry(conv)
         own = [name for name in layer if name in arguments]
@@ -114,9 +112,15 @@ def replace_convs(base: nn.Module, at: str, layer: dict[str, Any], taken: Contai
                              f'is replaced, got {own[0]}={layer[own[0]]!r}')
         config = {**layer, **arguments}
         new = _build_conv(config, conv, path)
-        parent, _, name = path.rpartition('.')
-        setattr(base.get_submodule(parent), name, new)
+        parent_path, _, name = path.rpartition('.')
+        parent = base.get_submodule(parent_path)
         replaced[path] = Replacement(new, conv, config, enabled, at)
+        if getattr(new, 'place', None) == 'after_norm':
+            SumAfterNorm(parent, name, replaced[path])
+        setattr(parent, name, new)
+    for path in replaced:
+        parent_path, _, name = path.rpartition('.')
+        check_fusing_order(base.get_submodule(parent_path), name)
     return replaced
 
 
