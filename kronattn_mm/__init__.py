@@ -13,9 +13,13 @@ from .version import __version__
 _LAZY = {
     'AttentionMapHook': 'kronattn_mm.engine',
     'Plugged': 'kronattn_mm.plugging',
+    'attention_disabled': 'kronattn_mm.plugging',
+    'attention_scaled': 'kronattn_mm.plugging',
     'attention_status': 'kronattn_mm.plugging',
     'inserted_layers': 'kronattn_mm.plugging',
     'insertion_shapes': 'kronattn_mm.plugging',
+    'plug': 'kronattn_mm.plugging',
+    'unplug': 'kronattn_mm.plugging',
 }
 
 __all__ = ['__version__', *_LAZY]

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
-from ..plugging import inserted_layers
+from ..plugging import switches
 from ..registry import HOOKS
 
 
@@ -155,10 +155,10 @@ def frozen_norms(model: nn.Module, words: Sequence[str]) -> list[nn.Module]:
               and not any(parameter.requires_grad for parameter in module.parameters())
               and not any(names_path(word, path) for word in words)]
     ids = {id(norm) for norm in frozen}
-    for insertion in inserted_layers(model).values():
-        if any(id(module) in ids for module in insertion.layer.modules()):
-            # Norms in inserted layers follow the layer's own switch at every forward pass.
-            insertion.norm_eval = True
+    for part in switches(model).values():
+        if any(id(module) in ids for module in part.module.modules()):
+            # Norms in what was inserted follow its own switch at every forward pass.
+            part.norm_eval = True
     return frozen
 
 

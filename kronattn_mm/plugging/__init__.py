@@ -1,8 +1,10 @@
 """Put layers into built modules, and find them again."""
 
+from .fusing import fused
 from .insertion import Insertion
-from .plugged import Plugged
+from .plugged import Plugged, plug
 from .points import Point, resolve_points, split_points
+from .removal import unplug
 from .status import (
     AttentionStatus,
     attention_status,
@@ -12,9 +14,10 @@ from .status import (
     replacements,
     switches,
 )
+from .switching import attention_disabled, attention_scaled
 
 __all__ = [
-    'AttentionStatus', 'Insertion', 'Plugged', 'Point', 'attention_status', 'inserted_layers',
-    'insertion_shapes', 'replaced_convs', 'replacements', 'resolve_points', 'split_points',
-    'switches'
+    'AttentionStatus', 'Insertion', 'Plugged', 'Point', 'attention_disabled', 'attention_scaled',
+    'attention_status', 'fused', 'inserted_layers', 'insertion_shapes', 'plug', 'replaced_convs',
+    'replacements', 'resolve_points', 'split_points', 'switches', 'unplug'
 ]

@@ -9,7 +9,6 @@ plain network loads as before. Switched off, a replacement computes the plain co
 import fnmatch
 from typing import Any
 
-import torch
 from mmengine.registry import MODELS as MMENGINE_MODELS
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
@@ -30,7 +29,7 @@ class Replacement(Switch):
 
     Args:
         conv (nn.Module): The convolution that was put in, with the weights of ``plain``.
-        plain (_ConvNd): The one that was there; its parameters are handed over to ``conv``.
+        plain (_ConvNd): The one that was there, whose weights ``conv`` has taken over.
         config (dict): What ``conv`` was built from, the geometry included.
         enabled (bool): Whether ``conv`` does more than ``plain`` did. Defaults to True.
         at (str): The pattern with which the config named the convolution.
@@ -47,6 +46,11 @@ class Replacement(Switch):
             plain._parameters[name] = None
         self.plain = plain
         conv.forward = self.forward
+
+    @property
+    def module(self) -> nn.Module:
+        """The convolution that was put in."""
+        return self.conv
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve as far as the replacement is switched on."""
@@ -121,7 +125,6 @@ def replace_convs(base: nn.Module, at: str, layer: dict[str, Any],
     for path in replaced:
         parent_path, _, name = path.rpartition('.')
         check_fusing_order(base.get_submodule(parent_path), name)
-    return replaced
 
 
 def geometry(conv: _ConvNd) -> dict[str, Any]:
@@ -151,17 +154,14 @@ def _build_conv(config: dict[str, Any], conv: _ConvNd, path: str) -> nn.Module:
         raise TypeError(f'{config["type"]} at {path!r} is not a module')
     new = new.to(device=conv.weight.device, dtype=conv.weight.dtype)
     lost = [key for key, value in conv.state_dict().items()
-            if key not in new.state_dict() or new.state_dict()[key].shape != value.shape]
+            if new._parameters.get(key) is None or new._parameters[key].shape != value.shape]
     if lost:
         raise ValueError(f'{type(new).__name__} has no {", ".join(lost)} of the shape that the '
                          f'convolution {path!r} has, so a trained weight would be lost')
-    for name in ('weight', 'bias'):
-        parameter = getattr(conv, name)
-        if parameter is not None:
-            # Not load_state_dict, which is what the loading of a trained network calls and some
-            # types answer to (DynamicConv2d makes all its kernels copies of the one loaded).
-            with torch.no_grad():
-                getattr(new, name).copy_(parameter)
-            getattr(new, name).requires_grad_(parameter.requires_grad)
+    for name, parameter in conv._parameters.items():
+        # The parameter itself, which an optimizer may know already. Not load_state_dict, which is
+        # what the loading of a trained network calls and some types answer to (DynamicConv2d
+        # makes all its kernels copies of the one loaded).
+        new._parameters[name] = parameter
     new.train(conv.training)
     return new

@@ -48,6 +48,11 @@ class Insertion(Switch):
         self.enabled = enabled
         self.at = at or point.name
 
+    @property
+    def module(self) -> nn.Module:
+        """The layer."""
+        return self.layer
+
     def apply(self, module: nn.Module, args: tuple, output: Any) -> Any:
         """Forward hook of a submodule: pass its output through the layer."""
         return self.run(output)
@@ -141,17 +146,22 @@ class Insertions(ModuleDict):
                 layer.load_state_dict(build_layer(insertion.config).state_dict())
 
     def set_norm_modes(self, module: nn.Module, args: tuple) -> None:
-        """Forward pre-hook of the plugged module: norms follow the inserted layer.
+        """Forward pre-hook of the plugged module: norms follow the layer or convolution around.
 
         The ``norm_eval`` of a backbone puts every batch norm inside it into eval mode each time
         ``train()`` is called. Statistics of a norm that has just been inserted are those of
         nothing; it has to learn them.
         """
-        for insertion in self.insertions.values():
-            mode = insertion.layer.training and not insertion.norm_eval
-            for norm in norms(insertion.layer):
+        for part in (*self.insertions.values(), *self.replaced.values()):
+            mode = part.module.training and not part.norm_eval
+            for norm in norms(part.module):
                 if norm.training != mode:
                     norm.training = mode
+
+    def has_norms(self) -> bool:
+        """Return whether :meth:`set_norm_modes` has anything to set."""
+        return any(norms(part.module)
+                   for part in (*self.insertions.values(), *self.replaced.values()))
 
 
 def norms(layer: nn.Module) -> list[nn.Module]:

@@ -9,7 +9,7 @@ remaining arguments, edits the built object in place and returns that same objec
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,9 +20,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..registry import MODELS
 from .build import build_layer, find_class
 from .convs import replace_convs
-from .insertion import Insertion, Insertions, norms
+from .insertion import Insertion, Insertions
 from .points import Point, describe_points, resolve_points
 from .probe import ProbeError, evaluating, output_shapes
+from .removal import unplug
 
 _INSERT_KEYS = ('at', 'layer', 'norm_eval', 'with_cp', 'enabled')
 _CONVS_KEYS = ('at', 'layer', 'enabled')
@@ -64,22 +65,98 @@ def Plugged(base: str, insert: Sequence[dict] = (), convs: Sequence[dict] = (),
     insert = _entries('insert', insert, _INSERT_KEYS)
     convs = _entries('convs', convs, _CONVS_KEYS)
     module = _build_base(base, base_arguments)
+    return _plug(module, insert, convs, base_arguments)
+
+
+def plug(module: nn.Module, insert: Sequence[dict] = (), convs: Sequence[dict] = ()) -> nn.Module:
+    """Put layers into a module that is built already, in place.
+
+    Args:
+        module (nn.Module): A backbone, neck or head.
+        insert (Sequence[dict]): Layers to insert; see :func:`Plugged`.
+        convs (Sequence[dict]): Convolutions to replace; see :func:`Plugged`.
+
+    Returns:
+        nn.Module: ``module``.
+
+    Raises:
+        TypeError: As :func:`Plugged`.
+        ValueError: As :func:`Plugged`, or if something is plugged into ``module`` already.
+    """
+    return _plug(module, _entries('insert', insert, _INSERT_KEYS),
+                 _entries('convs', convs, _CONVS_KEYS), {})
+
+
+def plug_at(module: nn.Module, insert: Sequence[tuple[Point, dict]],
+            convs: Sequence[dict]) -> nn.Module:
+    """Put layers at places that are known, without running ``module`` to find anything out.
+
+    Args:
+        module (nn.Module): A backbone, neck or head.
+        insert (Sequence[tuple]): Point and entry of each layer; the entry's ``layer`` holds
+            ``in_channels`` unless its class takes none, and ``shape`` may be the shape of a small
+            input to try the layer out with.
+        convs (Sequence[dict]): Convolutions to replace; see :func:`Plugged`.
+
+    Returns:
+        nn.Module: ``module``.
+
+    Raises:
+        ValueError: If a place is not there, is taken twice or would be lost when norms are
+            converted or fused; or a layer changes the shape of its input.
+    """
+    with _plugging(module) as container:
+        _replace(module, container, convs)
+        paths = {path for path, _ in module.named_modules()}
+        for point, _ in insert:
+            if point.path not in paths:
+                raise ValueError(f'{type(module).__name__} has no module {point.path!r} to insert '
+                                 f'{point.name!r} at')
+        _check_taken(insert)
+        for point, entry in insert:
+            _check_survives(module, point)
+            _add(module, container, point, entry, entry.get('shape'))
+    return module
+
+
+def _plug(module: nn.Module, insert: Sequence[dict], convs: Sequence[dict],
+          arguments: dict[str, Any]) -> nn.Module:
     if not insert and not convs:
         return module
+    with _plugging(module) as container:
+        _replace(module, container, convs)
+        _insert_layers(module, container, insert, arguments)
+    return module
+
+
+@contextlib.contextmanager
+def _plugging(module: nn.Module) -> Iterator[Insertions]:
+    """Give ``module`` a container; if it cannot be filled, leave the module as it was."""
+    if isinstance(getattr(module, 'attention', None), Insertions):
+        raise ValueError(f'layers were inserted into this {type(module).__name__} before; unplug '
+                         'it first, and insert all of them at once')
     if hasattr(module, 'attention'):
         raise ValueError(f'{type(module).__name__} has an attribute `attention` of its own, so '
                          'layers cannot be inserted under that name')
+    if isinstance(module, nn.Sequential):
+        raise ValueError(f'a {type(module).__name__} calls every child it has, so nothing can be '
+                         'kept in it; plug the module that holds it')
     container = Insertions()
-    for entry in convs:
-        container.replaced.update(
-            replace_convs(module, entry['at'], entry['layer'], container.replaced,
-                          entry.get('enabled', True)))
     module.attention = container
-    _insert_layers(module, container, insert, base_arguments)
+    try:
+        yield container
+    except Exception:
+        unplug(module)
+        raise
     container.guard_init_weights(module)
-    if any(norms(insertion.layer) for insertion in container.insertions.values()):
+    if container.has_norms():
         module.register_forward_pre_hook(container.set_norm_modes)
-    return module
+
+
+def _replace(module: nn.Module, container: Insertions, convs: Sequence[dict]) -> None:
+    for entry in convs:
+        replace_convs(module, entry['at'], entry['layer'], container.replaced,
+                      entry.get('enabled', True))
 
 
 def _entries(argument: str, entries: Sequence[dict], keys: Sequence[str]) -> Sequence[dict]:
@@ -137,16 +214,22 @@ def _insert_layers(module: nn.Module, container: Insertions, insert: Sequence[di
             second = output_shapes(module, paths, arguments, skip_sizes=1)
     for point, entry in planned:
         shape = None
-        config = dict(entry['layer'])
         if shapes is not None:
             shape = _shape_at(module, point, shapes, levels)
             _check_channels_first(module, point, shape, second)
-            config.setdefault('in_channels', shape[1])
-        layer = _build_and_try(config, point, shape, module)
-        container.add(module, point,
-                      Insertion(point, layer, config, shape, entry.get('norm_eval', False),
-                                entry.get('with_cp', False), entry.get('enabled', True),
-                                entry['at']))
+        _add(module, container, point, entry, shape)
+
+
+def _add(module: nn.Module, container: Insertions, point: Point, entry: dict,
+         shape: tuple[int, ...] | None) -> None:
+    config = dict(entry['layer'])
+    if shape is not None:
+        config.setdefault('in_channels', shape[1])
+    layer = _build_and_try(config, point, shape, module)
+    container.add(module, point,
+                  Insertion(point, layer, config, shape, entry.get('norm_eval', False),
+                            entry.get('with_cp', False), entry.get('enabled', True),
+                            entry['at']))
 
 
 def _check_taken(planned: Sequence[tuple[Point, dict]]) -> None:

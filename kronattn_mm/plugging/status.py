@@ -75,7 +75,7 @@ class AttentionStatus:
         scale: What its contribution is multiplied by.
         trainable: ``'all'``, ``'some'`` (irregular) or ``'none'`` of ``parameters``.
         norms: How batch norms in it run now: ``'train'`` (statistics of the batch), ``'eval'``
-            (running statistics), ``'mixed'``, or ``'none'`` if there are none.
+            (running statistics), or ``'none'`` if there are none.
     """
 
     name: str
@@ -110,8 +110,7 @@ def attention_status(model: nn.Module,
     """
     total = max(1, sum(parameter.numel() for parameter in model.parameters()))
     parts = switches(model)
-    watched = {name: part.layer if isinstance(part, Insertion) else part.conv
-               for name, part in parts.items()}
+    watched = {name: part.module for name, part in parts.items()}
     shapes = {} if image_shape is None else _seen_shapes(model, image_shape, watched)
     rows = []
     for name, part in parts.items():
@@ -136,14 +135,10 @@ def _some_of(flags: Iterable[bool]) -> str:
 
 
 def _norm_modes(part: Insertion | Replacement) -> str:
-    if isinstance(part, Insertion):
-        # What the pre-hook of the plugged module will set them to.
-        modes = {part.layer.training and not part.norm_eval for _ in norms(part.layer)}
-    else:
-        modes = {norm.training for norm in norms(part.conv)}
-    if not modes:
+    # What the pre-hook of the plugged module will set them to, whatever a backbone did to them.
+    if not norms(part.module):
         return 'none'
-    return 'mixed' if len(modes) == 2 else 'train' if modes == {True} else 'eval'
+    return 'train' if part.module.training and not part.norm_eval else 'eval'
 
 
 def _added_macs(part: Insertion | Replacement, shape: tuple[int, ...]) -> int | None:

@@ -8,6 +8,8 @@ they change; torch.export leaves out what is off.
 import contextlib
 from collections.abc import Iterable, Iterator
 
+from torch import nn
+
 
 class Switch:
     """Whether something that was added to a module takes part, and how strongly.
@@ -16,10 +18,17 @@ class Switch:
         enabled (bool): If False, the module computes what it computes without the addition.
         scale (float): What the addition changes is multiplied by this; 1 is the method itself,
             0 computes the plain result and throws the addition away.
+        norm_eval (bool): Batch norms in it stay in eval mode.
     """
 
     enabled: bool = True
     scale: float = 1.
+    norm_eval: bool = False
+
+    @property
+    def module(self) -> nn.Module:
+        """What was put in: the layer, or the convolution."""
+        raise NotImplementedError(f'{type(self).__name__} does not define module')
 
 
 @contextlib.contextmanager
