@@ -139,12 +139,40 @@ def test_printed_figures_are_shown_at_56(monkeypatch, benchmark, capfd):
     (['--paper-table', 'kao', '--repetitions', '0'], "positive integer value: '0'"),
     (['--paper-table', 'kao', '--png', 'chart.jpg'], "PNG file name value: 'chart.jpg'"),
     (['--paper-table', 'kao', '--json', 'nowhere/kao.json'], 'nowhere/kao.json does not exist'),
+    (['--paper-table', 'kao', '--batch', '2'], '--batch goes with --model'),
+    (['--paper-table', 'kao', '--model', 'a.py'], 'not allowed with argument'),
+    (['--model', 'a.py', '--png', 'chart.png'], '--png goes with --paper-table'),
+    (['--model', 'a.py'], 'a.py'),
     (['--paper-table', 'kao', '--device', 'abacus'], "device 'abacus' cannot be used"),
 ])
 def test_mistakes_end_in_one_line(benchmark, capfd, argv, message):
     code, out, err = call_tool(benchmark, capfd, *argv)
     assert code == 2
     assert message in err and err.count('\n') == 1 and not out
+
+
+@pytest.mark.parametrize('options', [[], ['--training']])
+def test_networks_with_and_without(benchmark, capfd, tmp_path, options):
+    config = tmp_path / 'shifted.py'
+    config.write_text("""
+default_scope = 'mmpretrain'
+layer = dict(type='kronattn_mm.ShiftBalanceConv2d')
+model = dict(type='ImageClassifier',
+             backbone=dict(type='kronattn_mm.Plugged', base='mmpretrain.MobileNetV2',
+                           widen_factor=0.35, convs=[dict(at='layer*', layer=layer)]),
+             neck=dict(type='GlobalAveragePooling'))
+""")
+    file = tmp_path / 'networks.json'
+    code, out, _ = call_tool(benchmark, capfd, '--model', str(config), '--shape', '32', '64',
+                             '--batch', '2', '--repetitions', '2', '--json', str(file), *options)
+    assert code == 0
+    plain, shifted = json.loads(file.read_text())['rows']
+    assert plain['name'] == 'shifted, taken out' and plain['added'] == 0 and plain['ratio'] == 1
+    assert shifted['name'] == 'shifted' and shifted['added'] == 50
+    assert shifted['parameters'] - plain['parameters'] > 1e6
+    assert shifted['ratio'] > 0 and shifted['peak'] > 0
+    assert ('forward and backward' if options else 'inference') in out
+    assert 'batch 2, 32 x 64' in out
 
 
 def test_help_has_an_example():

@@ -1,8 +1,9 @@
 #!/usr/bin/env python
-"""Operators of a paper's table side by side: multiply-adds, memory and time, in one run.
+"""Operators of a paper's table, or whole networks, side by side: memory and time, in one run.
 
-The operators take turns, and the median of the turns is taken. The paper's figures stand beside
-ours. docs/kronecker_attention.md explains the columns.
+Operators or networks take turns, and the median of the turns is taken. The paper's figures stand
+beside ours; docs/kronecker_attention.md explains the columns. With --model the features of each
+config's network are extracted, after those of the first without its insertions.
 """
 import json
 import os
@@ -17,15 +18,26 @@ import torch
 from kronattn_mm.benchmark import PAPER_TABLES, compare, keep_freed_memory
 from kronattn_mm.benchmark.text import comparison_dict, comparison_text, machine, machine_text
 from kronattn_mm.cost.command_line import Parser
+from kronattn_mm.cost.config import ConfigError, default_image_shape, load_model
 
 EXAMPLE = """python tools/analysis_tools/benchmark.py --paper-table kao
-  python tools/analysis_tools/benchmark.py --paper-table kao --threads 1 --json kao.json"""
+  python tools/analysis_tools/benchmark.py --paper-table kao --threads 1 --json kao.json
+  python tools/analysis_tools/benchmark.py --model my_config.py --batch 8 --shape 224 224"""
 
 
 def parse_arguments(argv: list[str] | None = None):
     parser = Parser(__doc__, EXAMPLE)
-    parser.add_argument('--paper-table', choices=list(PAPER_TABLES), required=True,
-                        help='kao: Table 2 of Kronecker Attention Networks')
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument('--paper-table', choices=list(PAPER_TABLES),
+                      help='kao: Table 2 of Kronecker Attention Networks')
+    what.add_argument('--model', nargs='+', metavar='CONFIG',
+                      help='networks of these configs, against the first without its insertions')
+    parser.add_argument('--shape', nargs=2, type=_positive, metavar=('HEIGHT', 'WIDTH'),
+                        help="with --model: pixels of the input (default: the config's)")
+    parser.add_argument('--batch', type=_positive, metavar='N',
+                        help='with --model: images in a batch (default: 1)')
+    parser.add_argument('--training', action='store_true',
+                        help='with --model: forward and backward in training mode')
     parser.add_argument('--repetitions', type=_positive, default=15, metavar='N',
                         help='turns of each operator (default: 15)')
     parser.add_argument('--sizes', nargs='+', type=_positive, metavar='SIDE',
@@ -44,6 +56,12 @@ def parse_arguments(argv: list[str] | None = None):
 
 def main(argv: list[str] | None = None) -> int:
     parser, arguments = parse_arguments(argv)
+    for name in ('shape', 'batch', 'training'):
+        if arguments.paper_table and getattr(arguments, name):
+            parser.error(f'--{name} goes with --model')
+    for name in ('sizes', 'png'):
+        if arguments.model and getattr(arguments, name):
+            parser.error(f'--{name} goes with --paper-table')
     for path in (arguments.json, arguments.png):
         if path is not None and not path.absolute().parent.is_dir():
             parser.error(f'the folder of {path} does not exist')
@@ -56,11 +74,11 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.keep_memory:
             keep_freed_memory()
         torch.set_num_threads(arguments.threads or threads)
-        return run(arguments)
-    except OSError as error:
+        return run_models(arguments) if arguments.model else run(arguments)
+    except (ConfigError, ImportError, OSError) as error:
         parser.error(str(error))
     except torch.OutOfMemoryError as error:
-        parser.error(f'not enough memory; take smaller --sizes ({str(error).splitlines()[0]})')
+        parser.error(f'not enough memory; take a smaller input ({str(error).splitlines()[0]})')
     finally:
         torch.set_num_threads(threads)
 
@@ -78,19 +96,52 @@ def run(arguments) -> int:
         rows = compare(comparison, arguments.repetitions, arguments.device, sizes, bar.update)
     print(comparison_text(comparison, rows, settings))
     if arguments.json:
-        unfinished = arguments.json.with_name(f'.{arguments.json.name}.{os.getpid()}.tmp')
-        try:
-            unfinished.write_text(json.dumps(comparison_dict(comparison, rows, settings), indent=2)
-                                  + '\n', encoding='utf-8')
-            os.replace(unfinished, arguments.json)
-        finally:
-            unfinished.unlink(missing_ok=True)
-        print(f'wrote {arguments.json}', file=sys.stderr)
+        write_json(arguments.json, comparison_dict(comparison, rows, settings))
     if arguments.png:
         from kronattn_mm.visualization.benchmark_chart import draw_comparison
         draw_comparison(arguments.png, comparison, rows, machine_text(settings))
         print(f'wrote {arguments.png}', file=sys.stderr)
     return 0
+
+
+def run_models(arguments) -> int:
+    from tqdm import tqdm
+
+    from kronattn_mm.benchmark.models import (
+        compare_models,
+        models_dict,
+        models_text,
+        with_and_without,
+    )
+    models, shape = {}, arguments.shape
+    for path in arguments.model:
+        model, config = load_model(path)
+        if not hasattr(model, 'extract_feat'):
+            raise ConfigError(f'the model of {path} has no extract_feat')
+        name = Path(path).stem
+        models[name if name not in models else str(path)] = model
+        shape = shape or default_image_shape(config)[0]
+    models = with_and_without(models)
+    settings = dict(machine(arguments.device), repetitions=arguments.repetitions,
+                    keep_memory=arguments.keep_memory, shape=tuple(shape),
+                    batch=arguments.batch or 1, training=arguments.training)
+    with tqdm(total=len(models) * arguments.repetitions, unit='turn', disable=None) as bar:
+        rows = compare_models(models, tuple(shape), settings['batch'], arguments.repetitions,
+                              arguments.device, arguments.training, bar.update)
+    print(models_text(rows, settings))
+    if arguments.json:
+        write_json(arguments.json, models_dict(rows, settings))
+    return 0
+
+
+def write_json(path: Path, data: dict) -> None:
+    unfinished = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
+    try:
+        unfinished.write_text(json.dumps(data, indent=2) + '\n', encoding='utf-8')
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    print(f'wrote {path}', file=sys.stderr)
 
 
 def _positive(text: str) -> int:
