@@ -10,14 +10,22 @@ import importlib
 
 from mmengine.registry import HOOKS as MMENGINE_HOOKS
 from mmengine.registry import MODELS as MMENGINE_MODELS
+from mmengine.registry import TASK_UTILS as MMENGINE_TASK_UTILS
 from mmengine.registry import Registry
 
 from . import layers
 
 # Name and module of what is imported on demand.
 _ON_DEMAND = {
+    'CIFARMobileNetV2': 'kronattn_mm.models.backbones.cifar_mobilenetv2',
     'KANet': 'kronattn_mm.models.backbones.kanet',
+    'MnasNet': 'kronattn_mm.models.backbones.mnasnet',
+    'ExpansionMobileNetV2': 'kronattn_mm.models.backbones.expansion_mobilenetv2',
+    'SSDLiteNeck': 'kronattn_mm.models.necks.ssdlite_neck',
     'SSDHead': 'kronattn_mm.models.dense_heads.ssd_head',
+    'SSDLiteHead': 'kronattn_mm.models.dense_heads.ssdlite_head',
+    'ClippedSSDAnchorGenerator':
+        'kronattn_mm.models.task_modules.clipped_ssd_anchor_generator',
     'DropoutLinearClsHead': 'kronattn_mm.models.cls_heads.dropout_linear_head',
     'AttentionHead': 'kronattn_mm.models.decode_heads.attention_head',
     'DeepLabV2Head': 'kronattn_mm.models.decode_heads.deeplabv2_head',
@@ -36,6 +44,7 @@ class OnDemandRegistry(Registry):
 
 MODELS = OnDemandRegistry('model', parent=MMENGINE_MODELS, scope='kronattn_mm',
                           locations=['kronattn_mm.plugging'])
+TASK_UTILS = OnDemandRegistry('task util', parent=MMENGINE_TASK_UTILS, scope='kronattn_mm')
 HOOKS = Registry('hook', parent=MMENGINE_HOOKS, scope='kronattn_mm',
                  locations=['kronattn_mm.engine'])
 

@@ -1,0 +1,90 @@
+# A small set and a short schedule: SSD-MobileNetV2_x0.5 on the blood cells of BCCD (Pascal VOC
+# layout, 3 classes) at 192 x 192, from scratch, minutes on a CPU. Platelets are then 10 to 20
+# pixels wide, so the expansion of layer4 (stride 8) is a level too, and the coarsest three are left
+# out.
+_base_ = '../ssd_mobilenetv2-x0.5_1xb32-200e_voc0712.py'
+
+classes = ('RBC', 'WBC', 'Platelets')
+size = 192
+channels = (96, 288, 1280, 256)
+model = dict(
+    backbone=dict(expansion_indices=(3, 5)),
+    neck=dict(in_channels=channels[:3], extra_channels=channels[3:], expand_ratios=(0.2, )),
+    bbox_head=dict(
+        in_channels=channels,
+        num_classes=3,
+        anchor_generator=dict(
+            input_size=size,
+            strides=[8, 16, 32, 64],
+            ratios=[[2]] * 4,
+            min_sizes=[12, 32, 54, 90],
+            max_sizes=[22, 44, 90, 140])))
+
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', with_bbox=True),
+    dict(type='MinIoURandomCrop', min_ious=(0.3, 0.5, 0.7, 0.9), min_crop_size=0.5),
+    dict(type='Resize', scale=(size, size), keep_ratio=False),
+    dict(type='RandomFlip', prob=[0.3, 0.3], direction=['horizontal', 'vertical']),
+    dict(type='PackDetInputs'),
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='Resize', scale=(size, size), keep_ratio=False),
+    dict(type='LoadAnnotations', with_bbox=True),
+    dict(
+        type='PackDetInputs',
+        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+]
+dataset = dict(
+    # Not VOCDataset: for a folder called VOC2007 its metric prints VOC's own class names.
+    type='XMLDataset',
+    data_root='data/bccd/',
+    data_prefix=dict(sub_data_root='VOC2007/'),
+    metainfo=dict(classes=classes, palette=[(220, 60, 60), (60, 90, 220), (40, 160, 60)]))
+train_dataloader = dict(
+    batch_size=8,
+    num_workers=0,
+    persistent_workers=False,
+    dataset=dict(
+        _delete_=True,
+        ann_file='VOC2007/ImageSets/Main/trainval.txt',
+        filter_cfg=dict(filter_empty_gt=True),
+        pipeline=train_pipeline,
+        **dataset))
+val_dataloader = dict(
+    batch_size=16,
+    num_workers=0,
+    persistent_workers=False,
+    dataset=dict(
+        _delete_=True,
+        ann_file='VOC2007/ImageSets/Main/test.txt',
+        test_mode=True,
+        pipeline=test_pipeline,
+        **dataset))
+test_dataloader = val_dataloader
+
+epochs = 12
+train_cfg = dict(max_epochs=epochs, val_interval=4)
+optim_wrapper = dict(
+    _delete_=True,
+    type='OptimWrapper',
+    optimizer=dict(type='AdamW', lr=2e-3, weight_decay=0.01),
+    clip_grad=dict(max_norm=5))
+param_scheduler = [
+    dict(type='LinearLR', start_factor=0.02, by_epoch=False, begin=0, end=40),
+    dict(
+        type='CosineAnnealingLR',
+        by_epoch=True,
+        begin=0,
+        end=epochs,
+        T_max=epochs,
+        eta_min_ratio=0.01,
+        convert_to_iter_based=True),
+]
+auto_scale_lr = dict(enable=False, base_batch_size=8)
+randomness = dict(seed=0)
+env_cfg = dict(cudnn_benchmark=False, dist_cfg=dict(backend='gloo'))
+default_hooks = dict(
+    logger=dict(interval=10),
+    checkpoint=dict(interval=epochs, max_keep_ckpts=1, save_best=None))

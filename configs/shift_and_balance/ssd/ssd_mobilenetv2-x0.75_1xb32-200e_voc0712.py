@@ -1,0 +1,8 @@
+# SSD-MobileNetV2_x0.75, static: the baseline.
+_base_ = './_base_/ssd_mobilenetv2_voc0712.py'
+
+channels = (432, 1280, 512, 256, 256, 64)
+model = dict(
+    backbone=dict(widen_factor=0.75),
+    neck=dict(in_channels=channels[:2]),
+    bbox_head=dict(in_channels=channels))

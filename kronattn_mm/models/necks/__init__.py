@@ -1,0 +1,1 @@
+"""Necks; mmdet is needed."""

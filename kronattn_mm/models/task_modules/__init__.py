@@ -1,0 +1,1 @@
+"""Priors and other parts of detectors that are no networks; mmdet is needed."""
