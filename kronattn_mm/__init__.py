@@ -16,9 +16,13 @@ _LAZY = {
     'attention_disabled': 'kronattn_mm.plugging',
     'attention_scaled': 'kronattn_mm.plugging',
     'attention_status': 'kronattn_mm.plugging',
+    'extract_attention': 'kronattn_mm.plugging.small_file',
     'inserted_layers': 'kronattn_mm.plugging',
     'insertion_shapes': 'kronattn_mm.plugging',
+    'load_attention': 'kronattn_mm.plugging.small_file',
     'plug': 'kronattn_mm.plugging',
+    'plug_from_file': 'kronattn_mm.plugging.small_file',
+    'save_attention': 'kronattn_mm.plugging.small_file',
     'unplug': 'kronattn_mm.plugging',
 }
 

@@ -86,6 +86,8 @@ class Insertions(ModuleDict):
         super().__init__()
         self.insertions: dict[str, Insertion] = {}
         self.replaced: dict[str, Replacement] = {}
+        # Small file that the layers were loaded from, and the part of it that they are.
+        self.weights: tuple[str, str] | None = None
 
     def add(self, base: nn.Module, point: Point, insertion: Insertion) -> None:
         """Own the layer of ``insertion`` and have it applied at ``point`` of ``base``."""
@@ -133,7 +135,7 @@ class Insertions(ModuleDict):
             self.init_weights()
 
     def init_weights(self) -> None:
-        """Give every inserted layer the initialisation that its own class lays down."""
+        """Give every inserted layer the initialisation that its class lays down, or its file."""
         from .build import build_layer  # build.py needs the registry, which imports this package
         for insertion in self.insertions.values():
             layer = insertion.layer
@@ -144,6 +146,10 @@ class Insertions(ModuleDict):
             else:
                 # The constructor is all the initialisation this class has: run it again.
                 layer.load_state_dict(build_layer(insertion.config).state_dict())
+        if self.weights is not None:
+            from .small_file import load_part, read_small_file  # they need what is here
+            file, part = self.weights
+            load_part(self, read_small_file(file), part)
 
     def set_norm_modes(self, module: nn.Module, args: tuple) -> None:
         """Forward pre-hook of the plugged module: norms follow the layer or convolution around.

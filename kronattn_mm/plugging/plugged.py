@@ -31,7 +31,7 @@ _CONVS_KEYS = ('at', 'layer', 'enabled')
 
 @MODELS.register_module()
 def Plugged(base: str, insert: Sequence[dict] = (), convs: Sequence[dict] = (),
-            **base_arguments: Any) -> nn.Module:
+            attention_weights: str | dict | None = None, **base_arguments: Any) -> nn.Module:
     """Build ``base`` and put layers into it.
 
     Args:
@@ -50,6 +50,10 @@ def Plugged(base: str, insert: Sequence[dict] = (), convs: Sequence[dict] = (),
         convs (Sequence[dict]): Convolutions to replace, each a dict with ``at`` (patterns of
             dotted paths), ``layer`` (config of a registered convolution, without geometry) and
             ``enabled`` (bool): False computes the plain convolution. Defaults to True.
+        attention_weights (str or dict, optional): Small file to load the inserted layers from;
+            see :mod:`.small_file`. Without ``insert`` and ``convs`` the file says what goes where.
+            A dict with ``file`` and ``part`` says which module of the file's model this is, where
+            several are alike.
         **base_arguments: Arguments of ``base``, which checks them.
 
     Returns:
@@ -64,8 +68,11 @@ def Plugged(base: str, insert: Sequence[dict] = (), convs: Sequence[dict] = (),
     """
     insert = _entries('insert', insert, _INSERT_KEYS)
     convs = _entries('convs', convs, _CONVS_KEYS)
-    module = _build_base(base, base_arguments)
-    return _plug(module, insert, convs, base_arguments)
+    module = _plug(_build_base(base, base_arguments), insert, convs, base_arguments)
+    if attention_weights is not None:
+        from .small_file import load_into_part  # it needs what is here
+        load_into_part(module, attention_weights)
+    return module
 
 
 def plug(module: nn.Module, insert: Sequence[dict] = (), convs: Sequence[dict] = ()) -> nn.Module:
@@ -148,6 +155,7 @@ def _plugging(module: nn.Module) -> Iterator[Insertions]:
     except Exception:
         unplug(module)
         raise
+    container.train(module.training)
     container.guard_init_weights(module)
     if container.has_norms():
         module.register_forward_pre_hook(container.set_norm_modes)
