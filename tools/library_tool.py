@@ -34,12 +34,18 @@ def main(tool: str, description: str) -> None:
         tool (str): File name of the tool, ``'train.py'`` or ``'test.py'``.
         description (str): What ``--help`` says before the library's own help.
     """
+    dry = tool == 'train.py' and '--dry-run' in sys.argv
+    if dry:
+        sys.argv.remove('--dry-run')
     try:
         if {'-h', '--help'} & set(sys.argv[1:]):
             print(description, flush=True)
             script, config = load_tool(first_library(), tool), {}
         else:
             script, config = prepare(tool)
+            if dry:
+                rehearse(config)
+                return
     except (UserError, ImportError) as error:
         sys.exit(f'{tool}: error: {error}')
     try:
@@ -52,6 +58,32 @@ def main(tool: str, description: str) -> None:
         if not empty:
             raise
         sys.exit(f'{tool}: error: {len(empty)} empty picture file(s): {", ".join(empty[:5])}')
+
+
+def rehearse(config: Any) -> None:
+    """Go through the whole of a training with a few batches: ``--dry-run``."""
+    from kronattn_mm.engine.dry_run import DryRunError, dry_run
+    library = find_library(config, find_config(sys.argv[1:]))
+    try:
+        dry_run(lambda name: load_tool(library, name), config, other_arguments(sys.argv[1:]))
+    except DryRunError as error:
+        raise UserError(str(error)) from error
+
+
+def other_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return what is left of train.py's arguments without config, work folder and options."""
+    left: list[str] = []
+    skipping = False  # until the next option
+    words = iter(arguments)
+    for word in words:
+        if word.startswith('-'):
+            skipping = word == '--cfg-options'
+        if word == '--work-dir':
+            next(words, None)
+        elif not skipping and not word.startswith('--work-dir=') \
+                and not word.endswith(CONFIG_SUFFIXES):
+            left.append(word)
+    return left
 
 
 def loaders(tool: str) -> tuple[str, ...]:
