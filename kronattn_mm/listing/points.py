@@ -19,7 +19,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from ..cost.config import quiet
 from ..plugging.insertion import Insertions
-from ..plugging.plugged import _check_survives as check_survives
+from ..plugging.plugged import check_survives
 from ..plugging.points import Point, residual_stages, split_points
 from ..plugging.probe import ProbeError, evaluating, output_shapes
 

@@ -121,7 +121,7 @@ def plug_at(module: nn.Module, insert: Sequence[tuple[Point, dict]],
                                  f'{point.name!r} at')
         _check_taken(insert)
         for point, entry in insert:
-            _check_survives(module, point)
+            check_survives(module, point)
             _add(module, container, point, entry, entry.get('shape'))
     return module
 
@@ -205,7 +205,7 @@ def _insert_layers(module: nn.Module, container: Insertions, insert: Sequence[di
         planned += [(point, entry) for point in resolve_points(module, entry['at'], levels)]
     _check_taken(planned)
     for point, _ in planned:
-        _check_survives(module, point)
+        check_survives(module, point)
     paths = sorted({point.path for point, _ in planned})
     if not paths:
         return
@@ -255,7 +255,7 @@ def _check_taken(planned: Sequence[tuple[Point, dict]]) -> None:
         keys.add(point.key)
 
 
-def _check_survives(module: nn.Module, point: Point) -> None:
+def check_survives(module: nn.Module, point: Point) -> None:
     """Refuse a point whose hook other tools would lose.
 
     Conversion to and from SyncBN makes every batch norm anew, and fusing makes a convolution and
