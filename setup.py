@@ -104,6 +104,7 @@ setup(
     install_requires=['torch'],
     extras_require={purpose: read_requirements(purpose)
                     for purpose in ('forks', 'originals', 'tools', 'tests', 'docs')},
+    entry_points={'console_scripts': ['kronattn = kronattn_mm.cli.command:main']},
     packages=find_packages(include=[PACKAGE, f'{PACKAGE}.*']),
     package_data={PACKAGE: ['py.typed', '**/*.html', '**/*.css', '**/*.j2', '**/*.json']},
     exclude_package_data={PACKAGE: ['.mim/**']},

@@ -40,11 +40,22 @@ def status_table(rows: Sequence[AttentionStatus]) -> str:
               'share', 'state', 'trained', 'norms']
     body = [[row.name, row.layer, _map(row), quantity(row.parameters),
              _NONE if row.macs is None else quantity(row.macs), f'{row.share:.2%}', _state(row),
-             row.trainable, _NONE if row.norms == 'none' else row.norms] for row in rows]
+             row.trainable, _norms(row)] for row in rows]
     if not shapes:
         header.remove('MACs')
         body = [line[:4] + line[5:] for line in body]
     return plain_table(header, body, left=3 if shapes else 2)
+
+
+def state_table(rows: Sequence[AttentionStatus]) -> str:
+    """Lay out the states alone: on or off, trained or frozen, and how norms run."""
+    return plain_table(['point', 'state', 'trained', 'norms'],
+                       [[row.name, _state(row), row.trainable, _norms(row)] for row in rows],
+                       left=4)
+
+
+def _norms(row: AttentionStatus) -> str:
+    return _NONE if row.norms == 'none' else row.norms
 
 
 def _map(row: AttentionStatus) -> str:

@@ -174,4 +174,4 @@ def test_config_without_a_model(cost, tmp_path, capfd):
 def test_help_has_an_example(cost, capfd):
     code, out, _ = call_tool(cost, capfd, '--help')
     assert code == 0
-    assert 'example:\n  python tools/analysis_tools/cost.py CONFIG.py --shape 896 1280' in out
+    assert 'example:\n  kronattn cost CONFIG.py --shape 896 1280' in out

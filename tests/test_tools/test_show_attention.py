@@ -1,6 +1,5 @@
 """The tool from the command line: pictures for good input, one clear sentence for bad."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -111,10 +110,8 @@ def detector(tmp_path_factory) -> tuple[str, str]:
 
 @pytest.fixture(scope='module')
 def tool():
-    spec = importlib.util.spec_from_file_location('show_attention', TOOL)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    from kronattn_mm.cli import show
+    return show
 
 
 @pytest.fixture
@@ -127,7 +124,7 @@ def refused(tool, capsys, tmp_path, monkeypatch):
         said = capsys.readouterr().err
         assert 'Traceback' not in said
         assert not list(Path('.').rglob('*_*.png')) and not list(Path('.').rglob('*.tmp'))
-        line = [line for line in said.splitlines() if line.startswith('show_attention.py: error')]
+        line = [line for line in said.splitlines() if line.startswith('kronattn show: error')]
         assert len(line) == 1, said
         return line[0]
 
@@ -161,7 +158,7 @@ def test_help_has_an_example(tool, capsys):
     with pytest.raises(SystemExit) as end:
         tool.main(['--help'])
     assert end.value.code == 0
-    assert 'example:\n  python tools/analysis_tools/show_attention.py' in capsys.readouterr().out
+    assert 'example:\n  kronattn show' in capsys.readouterr().out
 
 
 def test_a_segmenter_and_a_classifier(tool, tmp_path, monkeypatch, capsys):
