@@ -22,8 +22,7 @@ model = dict(
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True),
-    dict(type='Expand', mean=[127.5, 127.5, 127.5], to_rgb=True, ratio_range=(1, 2), prob=0.3),
-    dict(type='MinIoURandomCrop', min_ious=(0.1, 0.3, 0.5, 0.7, 0.9), min_crop_size=0.3),
+    dict(type='MinIoURandomCrop', min_ious=(0.1, 0.3, 0.5, 0.7, 0.9), min_crop_size=0.5),
     dict(type='Resize', scale=(size, size), keep_ratio=False),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackDetInputs'),
@@ -65,7 +64,7 @@ train_cfg = dict(max_epochs=epochs, val_interval=2)
 optim_wrapper = dict(
     _delete_=True,
     type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=1e-3, weight_decay=0.01),
+    optimizer=dict(type='AdamW', lr=2e-3, weight_decay=0.01),
     # What the weights know is moved slowly; the attention beside them is new.
     paramwise_cfg=dict(
         custom_keys={'backbone': dict(lr_mult=0.2), '.attention.': dict(lr_mult=1.)}),
