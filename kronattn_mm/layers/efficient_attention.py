@@ -5,17 +5,30 @@ and 3.4. Where the paper is silent: the weights other than the reprojection keep
 initialisation; the reprojection starts at zero (``zero_init``), which the paper does not mention.
 See :mod:`.attention_block` for the other deviations.
 
-Cost for n positions, multiply-accumulates: n d (2 d_k + 2 d_v) + 2 n d_k d_v / heads.
+Cost for n positions, multiply-accumulates: n d (2 d_k + 2 d_v) + 2 n d_k d_v / heads. Where the
+regrouped form of :mod:`kronattn_mm.ops.regrouped` has fewer, it runs instead; its result is the
+same but for rounding. ``kronattn_mm.ops.use_backend('reference')`` keeps to the form written here.
 """
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..ops import efficient_attention, template_maps
+from ..ops.backend import backend
+from ..ops.regrouped import Projections, may_regroup, regrouped_attention, regrouped_cost
 from .attention_block import AttentionBlock
 
 
 class _EfficientAttention(AttentionBlock):
     __doc__ = AttentionBlock.__doc__
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x + reprojection(attention(x))`` for ``x`` of shape ``(N, in_channels, *)``."""
+        self._check_input(x)
+        if not self._regroups(x):
+            return super().forward(x)
+        weights = [tensor for conv in self._projections()
+                   for tensor in (conv.weight.flatten(1), conv.bias)]
+        return regrouped_attention(x, Projections(*weights), self.num_heads, self.normalization)
 
     def attend(self, query: Tensor, x: Tensor) -> Tensor:
         key = self._split_heads(self.keys(x))
@@ -36,6 +49,29 @@ class _EfficientAttention(AttentionBlock):
         self._check_input(x)
         maps = template_maps(self._split_heads(self.keys(x)), self.normalization)
         return maps.unflatten(-1, x.shape[2:])
+
+
+    def _projections(self) -> tuple[nn.Module, ...]:
+        return self.keys, self.queries, self.values, self.reprojection
+
+    def _regroups(self, x: Tensor) -> bool:
+        """Say whether the regrouped form applies and pays for an input like ``x``."""
+        name = backend()
+        if name == 'reference' or not may_regroup(x):
+            return False
+        plain = self._conv_types[self.spatial_dims]
+        for conv in self._projections():
+            # It reads the weights and calls no child: what was put in the place of one, and hooks
+            # on one, would be passed over.
+            if type(conv) is not plain or conv._forward_hooks or conv._forward_pre_hooks or (
+                    conv.weight.dtype != x.dtype):
+                return False
+        if name == 'torch':
+            return True
+        positions = x.shape[2:].numel()
+        d, d_k, d_v = self.in_channels, self.key_channels, self.value_channels
+        straightforward = positions * (d * (2 * d_k + 2 * d_v) + 2 * d_k * d_v // self.num_heads)
+        return regrouped_cost(positions, d, d_k, d_v, self.num_heads) <= straightforward
 
 
 class EfficientAttention1d(_EfficientAttention):

@@ -1,0 +1,254 @@
+"""The regrouped block against the straightforward one, in float64, forward and backward."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from kronattn_mm.layers import EfficientAttention1d, EfficientAttention2d, EfficientAttention3d
+from kronattn_mm.ops import regrouped, use_backend
+from kronattn_mm.ops.regrouped import Projections, regrouped_attention, regrouped_cost
+
+LAYERS = {1: EfficientAttention1d, 2: EfficientAttention2d, 3: EfficientAttention3d}
+
+
+def layer_of(dims=2, dtype=torch.float64, **arguments):
+    torch.manual_seed(0)
+    layer = LAYERS[dims](zero_init=False, **{**dict(in_channels=6, key_channels=4,
+                                                    value_channels=8), **arguments}).to(dtype)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_()
+    return layer
+
+
+def projections(layer):
+    return Projections(*[tensor for conv in (layer.keys, layer.queries, layer.values,
+                                             layer.reprojection)
+                         for tensor in (conv.weight.flatten(1), conv.bias)])
+
+
+def run(layer, x, gradient, backend):
+    layer, x = copy.deepcopy(layer), x.detach().clone(memory_format=torch.preserve_format)
+    x.requires_grad_()
+    with use_backend(backend):
+        y = layer(x)
+    y.backward(gradient)
+    return y.detach(), x.grad, {name: p.grad for name, p in layer.named_parameters()}
+
+
+def assert_equal_results(layer, x, tolerance=1e-12):
+    gradient = torch.randn_like(x)
+    wanted, dx, weights = run(layer, x, gradient, 'reference')
+    actual, our_dx, our_weights = run(layer, x, gradient, 'torch')
+    for ours, theirs in ((actual, wanted), (our_dx, dx),
+                         *((our_weights[name], weights[name]) for name in weights)):
+        scale = max(float(theirs.abs().max()), 1.)
+        assert (ours - theirs).abs().max() < tolerance * scale
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_equals_the_straightforward_form(data):
+    dims = data.draw(st.integers(1, 3))
+    heads = data.draw(st.sampled_from([1, 2]))
+    layer = layer_of(dims, num_heads=heads,
+                     key_channels=heads * data.draw(st.integers(1, 3)),
+                     value_channels=heads * data.draw(st.integers(1, 3)),
+                     in_channels=data.draw(st.integers(1, 7)),
+                     normalization=data.draw(st.sampled_from(['softmax', 'scaling'])))
+    x = torch.randn(data.draw(st.integers(1, 2)), layer.in_channels,
+                    *[data.draw(st.integers(1, 5)) for _ in range(dims)], dtype=torch.float64)
+    tile = data.draw(st.sampled_from([1, 3, 1000]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(regrouped, '_TILE', tile)
+        patch.setattr(regrouped, '_TILE_OF_THREADS', tile)
+        assert_equal_results(layer, x)
+
+
+@pytest.mark.parametrize('normalization', ['softmax', 'scaling'])
+@pytest.mark.parametrize('heads', [1, 2])
+def test_gradcheck(normalization, heads):
+    layer = layer_of(num_heads=heads, normalization=normalization)
+    x = torch.randn(2, 6, 3, 4, dtype=torch.float64, requires_grad=True)
+    weights = [tensor.detach().requires_grad_() for tensor in projections(layer)]
+
+    def block(x, *weights):
+        return regrouped_attention(x, Projections(*weights), heads, normalization, tile=5)
+
+    # The bias of the keys cancels in the softmax: its gradient is zero, here exactly.
+    assert torch.autograd.gradcheck(block, (x, *weights), atol=1e-6)
+
+
+@pytest.mark.parametrize('memory', ['channels_last', 'sliced', 'expanded'])
+def test_any_memory_layout(memory):
+    layer = layer_of()
+    x = torch.randn(2, 6, 5, 8, dtype=torch.float64)
+    if memory == 'channels_last':
+        x = x.contiguous(memory_format=torch.channels_last)
+    elif memory == 'sliced':
+        x = torch.randn(2, 6, 10, 16, dtype=torch.float64)[:, :, ::2, ::2]
+    else:
+        x = x[:1].expand(2, -1, -1, -1)
+    with torch.no_grad():
+        with use_backend('reference'):
+            wanted = layer(x)
+        with use_backend('torch'):
+            actual = layer(x)
+    torch.testing.assert_close(actual, wanted, rtol=1e-12, atol=1e-12)
+    if memory == 'channels_last':
+        assert actual.is_contiguous(memory_format=torch.channels_last)
+    assert_equal_results(layer, x)
+
+
+def test_large_keys_in_float32():
+    """Maxima that grow from tile to tile, and exponentials that would overflow without them."""
+    layer = layer_of(dtype=torch.float32)
+    with torch.no_grad():
+        layer.keys.weight.mul_(40)
+        layer.queries.weight.mul_(40)
+    x = torch.randn(1, 6, 40, 60) * torch.linspace(0.1, 3, 60)
+    wanted = copy.deepcopy(layer).double()(x.double())
+    with use_backend('torch'), torch.no_grad():
+        actual = regrouped_attention(x, projections(layer), 1, 'softmax', tile=100)
+    assert torch.isfinite(actual).all()
+    assert (actual - wanted).abs().max() < 1e-4 * wanted.abs().max()
+
+
+def test_single_precision_gradients():
+    layer = layer_of(dtype=torch.float32, in_channels=32, key_channels=16, value_channels=16)
+    x = torch.randn(2, 32, 30, 41)
+    gradient = torch.randn_like(x)
+    _, dx, weights = run(layer.double(), x.double(), gradient.double(), 'reference')
+    _, our_dx, our_weights = run(layer.float(), x, gradient, 'torch')
+    assert (our_dx - dx).abs().max() < 1e-4 * dx.abs().max()
+    for name, wanted in weights.items():
+        assert (our_weights[name] - wanted).abs().max() < 1e-4 * max(wanted.abs().max(), 1)
+
+
+def kept(layer, x, backend):
+    """Bytes that the graph holds beside the input and the weights, each storage once."""
+    storages = {}
+    own = {tensor.untyped_storage().data_ptr() for tensor in (x, *layer.parameters())}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), \
+            use_backend(backend):
+        y = layer(x)
+    del y
+    return sum(storages.values())
+
+
+def test_little_is_kept_for_the_backward_pass():
+    layer = EfficientAttention2d(256, zero_init=False)
+    x = torch.randn(1, 256, 56, 80, requires_grad=True)
+    ours, theirs = kept(layer, x, 'torch'), kept(layer, x, 'reference')
+    assert theirs >= 4 * 64 * 56 * 80 * 4
+    assert ours < 0.02 * theirs, (ours, theirs)
+
+
+def test_only_once_differentiable():
+    layer = layer_of()
+    x = torch.randn(1, 6, 5, 5, dtype=torch.float64, requires_grad=True)
+    with use_backend('torch'):
+        y = layer(x)
+    first, = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match='once_differentiable'):
+        first.sum().backward()
+
+
+class TestWhenItRuns:
+    @pytest.fixture(autouse=True)
+    def count(self, monkeypatch):
+        from kronattn_mm.layers import efficient_attention
+        self.calls = []
+
+        def counted(*arguments):
+            self.calls.append(arguments)
+            return regrouped_attention(*arguments)
+        monkeypatch.setattr(efficient_attention, 'regrouped_attention', counted)
+
+    def regroups(self, layer, x):
+        self.calls.clear()
+        layer(x)
+        return bool(self.calls)
+
+    def test_for_large_maps(self):
+        layer = EfficientAttention2d(256)
+        assert not self.regroups(layer, torch.randn(1, 256, 7, 7))
+        assert self.regroups(layer, torch.randn(1, 256, 28, 40))
+        d, k = 256, 64
+        assert regrouped_cost(256, d, k, k) == 256 * (4 * d * k + 2 * k * k)
+
+    def test_not_where_keys_outnumber_values(self):
+        layer = EfficientAttention2d(64, key_channels=64, value_channels=8)
+        assert not self.regroups(layer, torch.randn(1, 64, 40, 40))
+
+    def test_backends(self, monkeypatch):
+        layer, large, small = EfficientAttention2d(8, 4, 4), torch.randn(1, 8, 9, 9), torch.randn(
+            1, 8, 1, 1)
+        assert self.regroups(layer, large) and not self.regroups(layer, small)
+        with use_backend('torch'):
+            assert self.regroups(layer, small)
+            with use_backend('reference'):
+                assert not self.regroups(layer, large)
+            assert self.regroups(layer, small)
+        monkeypatch.setenv('KRONATTN_BACKEND', 'reference')
+        assert not self.regroups(layer, large)
+        with use_backend('auto'):
+            assert self.regroups(layer, large)
+        monkeypatch.setenv('KRONATTN_BACKEND', 'fast')
+        with pytest.raises(ValueError, match="KRONATTN_BACKEND must be one of 'auto', 'torch', "
+                           "'reference', got 'fast'"):
+            layer(large)
+        with pytest.raises(ValueError, match="got 'triton'"), use_backend('triton'):
+            pass
+
+    def test_hooks_and_other_children_are_not_passed_over(self):
+        x = torch.randn(1, 8, 9, 9)
+        layer = EfficientAttention2d(8, 4, 4)
+        seen = []
+        handle = layer.values.register_forward_hook(lambda *args: seen.append(1))
+        assert not self.regroups(layer, x) and seen
+        handle.remove()
+        assert self.regroups(layer, x)
+        layer.keys = nn.Sequential(layer.keys)
+        assert not self.regroups(layer, x)
+
+    def test_parametrized_weights_are_read(self):
+        layer = EfficientAttention2d(8, 4, 4, zero_init=False).double()
+        x = torch.randn(1, 8, 9, 9, dtype=torch.float64)
+        torch.nn.utils.parametrizations.spectral_norm(layer.keys)
+        layer.eval()
+        with use_backend('reference'):
+            wanted = layer(x)
+        torch.testing.assert_close(layer(x), wanted)
+
+    def test_autocast_half_and_graphs_keep_the_straightforward_form(self):
+        layer = EfficientAttention2d(8, 4, 4, zero_init=False)
+        x = torch.randn(1, 8, 9, 9)
+        with torch.autocast('cpu', torch.bfloat16):
+            assert not self.regroups(layer, x)
+        assert not self.regroups(copy.deepcopy(layer).bfloat16(), x.bfloat16())
+        assert not self.regroups(copy.deepcopy(layer).to('meta'), x.to('meta'))
+        self.calls.clear()
+        torch.jit.trace(layer, x, check_trace=False)
+        torch.export.export(layer, (x, ))
+        torch.func.vmap(layer)(x[None])
+        assert not self.calls
+
+    def test_under_checkpointing(self):
+        layer = layer_of()
+        x = torch.randn(2, 6, 9, 9, dtype=torch.float64, requires_grad=True)
+        layer(x).sum().backward()
+        wanted, x.grad = x.grad, None
+        torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False).sum().backward()
+        torch.testing.assert_close(x.grad, wanted)
