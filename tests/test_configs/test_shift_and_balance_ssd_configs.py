@@ -1,5 +1,7 @@
 """Detection in configs/shift_and_balance/ssd: what the configs say, a step, and a training."""
 
+import copy
+import functools
 import json
 import os
 import subprocess
@@ -33,6 +35,16 @@ EXPANSION_CHANNELS = {'0.35': 192, '0.5': 288, '0.75': 432, '1.0': 576}
 ATTENDED = {'sb': ShiftBalanceConv2d, 'se': SqueezeExciteConv2d}
 
 
+@functools.cache
+def parse(path: Path) -> Config:
+    return Config.fromfile(path)
+
+
+def read(path: Path) -> Config:
+    """Return what a config says, to be changed at will; parsing is what takes time here."""
+    return copy.deepcopy(parse(path))
+
+
 def build(config: Config) -> torch.nn.Module:
     init_default_scope('mmdet')
     if (config.model.backbone.get('init_cfg') or {}).get('type') == 'Pretrained':
@@ -62,7 +74,7 @@ def loss_and_prediction(model: torch.nn.Module, size: int, number: int = 2) -> N
 
 @pytest.mark.parametrize('path', PAPER + SMALL, ids=lambda path: path.stem)
 def test_config_is_what_its_name_says(path: Path) -> None:
-    model = build(Config.fromfile(path))
+    model = build(read(path))
     width = path.stem.split('-x')[1].split('-')[0].split('_')[0]
     assert model.backbone.widen_factor == float(width)
     attention = ATTENDED.get(variant(path))
@@ -89,14 +101,14 @@ def test_every_width_and_variant_has_a_config() -> None:
 @pytest.mark.parametrize('path', [path for path in PAPER + SMALL if variant(path)],
                          ids=lambda path: path.stem)
 def test_variants_differ_from_the_static_network_in_nothing_else(path: Path) -> None:
-    attended = Config.fromfile(path)
-    static = Config.fromfile(path.with_name(path.name.replace(f'-{variant(path)}_', '_')))
+    attended = read(path)
+    static = read(path.with_name(path.name.replace(f'-{variant(path)}_', '_')))
     assert len(attended.model.backbone.pop('convs')) == 1
     assert attended.to_dict() == static.to_dict()
 
 
 def test_schedule_and_data_are_the_papers() -> None:
-    config = Config.fromfile(FOLDER / 'ssd_mobilenetv2-x1.0_1xb32-200e_voc0712.py')
+    config = read(FOLDER / 'ssd_mobilenetv2-x1.0_1xb32-200e_voc0712.py')
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))],
                                 lr=config.optim_wrapper.optimizer.lr)
     schedule, = config.param_scheduler
@@ -126,7 +138,7 @@ def test_every_object_has_a_prior_and_negatives_are_three_to_one() -> None:
     """The loss is that of pytorch-ssd: computed here from its words for one picture."""
     from mmengine.structures import InstanceData
     torch.manual_seed(3)
-    model = build(Config.fromfile(FOLDER / 'ssd_mobilenetv2-x0.35_1xb32-200e_voc0712.py'))
+    model = build(read(FOLDER / 'ssd_mobilenetv2-x0.35_1xb32-200e_voc0712.py'))
     head, sizes = model.bbox_head, [(n, n) for n in (19, 10, 5, 3, 2, 1)]
     # The second box is so small that no prior reaches an IoU of one half with it.
     boxes = torch.tensor([[40., 50., 200., 190.], [7., 8., 17., 20.]])
@@ -169,12 +181,12 @@ def test_every_object_has_a_prior_and_negatives_are_three_to_one() -> None:
      52 if 'mobilenetv2' in path.stem else 15) for path in UPSTREAM],
     ids=lambda value: getattr(value, 'stem', None))
 def test_upstreams_own_configs_with_shift_and_balance(path: Path, number: int) -> None:
-    config = Config.fromfile(path)
+    config = read(path)
     model = build(config)
     assert attended_convs(model) == [ShiftBalanceConv2d] * number
     base = 'ssd/ssdlite_mobilenetv2-scratch_8xb24-600e_coco.py' if number != 15 else \
         'pascal_voc/ssd300_voc0712.py'
-    plain_config = Config.fromfile(STOCK.parent / 'configs' / base)
+    plain_config = read(STOCK.parent / 'configs' / base)
     plain = build(plain_config).state_dict()
     ours = model.state_dict()
     assert all(ours[key].shape == value.shape for key, value in plain.items())
@@ -197,7 +209,7 @@ def without_scope(node):
 
 
 def test_initialisation_of_upstream_reaches_the_attended_convolutions() -> None:
-    config = Config.fromfile(FOLDER / 'ssdlite_mobilenetv2-sb-scratch_8xb24-600e_coco.py')
+    config = read(FOLDER / 'ssdlite_mobilenetv2-sb-scratch_8xb24-600e_coco.py')
     init_default_scope('mmdet')
     backbone = MODELS.build(config.model.backbone)
     with torch.no_grad():
@@ -227,7 +239,7 @@ def test_real_sets_are_read(shared: Path) -> None:
     init_default_scope('mmdet')
     for name, data, numbers in (('ssd_mobilenetv2-x0.5-sb_bccd', 'bccd_mini', (292, 72)),
                                 ('ssd_mobilenetv2-x1.0-sb_voc-mini', 'voc_mini', (5 * 96, 71))):
-        config = Config.fromfile(FOLDER / 'small' / f'{name}.py')
+        config = read(FOLDER / 'small' / f'{name}.py')
         for loader, number in zip((config.train_dataloader, config.test_dataloader), numbers,
                                   strict=True):
             inner = loader.dataset.get('dataset', loader.dataset)

@@ -64,8 +64,8 @@ val_dataloader = dict(
         **dataset))
 test_dataloader = val_dataloader
 
-epochs = 12
-train_cfg = dict(max_epochs=epochs, val_interval=4)
+epochs = 10
+train_cfg = dict(max_epochs=epochs, val_interval=5)
 optim_wrapper = dict(
     _delete_=True,
     type='OptimWrapper',
