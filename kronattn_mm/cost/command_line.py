@@ -28,7 +28,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, config_needed: bool = T
     parser.add_argument('config', metavar='CONFIG', nargs=None if config_needed else '?',
                         help='config file of an mmdet, mmseg or mmpretrain model, or the name of '
                         'one that they ship, such as mmdet::ssd/ssd300_coco.py')
-    parser.add_argument('--shape', nargs=2, type=_pixels, metavar=('H', 'W'),
+    parser.add_argument('--shape', nargs=2, type=pixels, metavar=('H', 'W'),
                         help='height and width of the image after resizing (default: what the '
                         "config's test pipeline resizes to, or a common size; it is printed)")
     parser.add_argument('--json', action='store_true', help='print JSON instead of a table')
@@ -81,7 +81,7 @@ def or_error(parser: argparse.ArgumentParser, function: Callable, *args: Any) ->
         parser.error(str(error))
 
 
-def _pixels(text: str) -> int:
+def pixels(text: str) -> int:
     try:
         value = int(text)
     except ValueError:

@@ -13,6 +13,7 @@ from torch import nn
 
 from .kronecker import kan_regular, kao_kv, kao_qkv, pooled_positions
 from .paper import PaperCost, efficient_attention, non_local
+from .shift_balance import cond_conv, dynamic_conv, scaled_attention, shift_balance
 
 LayerFormula = Callable[[nn.Module, Sequence[int]], PaperCost | None]
 LAYERS: dict[str, LayerFormula] = {}
@@ -39,7 +40,8 @@ def layer_cost(layer: nn.Module, shape: Sequence[int]) -> PaperCost | None:
             whatever N is.
 
     Returns:
-        PaperCost, optional: None if no paper gives a formula for such a layer.
+        PaperCost, optional: None if no paper gives a formula for such a layer. That of an attended
+        convolution is what the attention adds to the plain one.
     """
     cls = type(layer)
     formula = LAYERS.get(f'{cls.__module__.partition(".")[0]}.{cls.__name__}')
@@ -91,3 +93,52 @@ def _transformed(layer: nn.Module) -> dict[str, Any]:
     return dict(in_channels=layer.in_channels, transforms=layer.transforms,
                 key_channels=layer.key_channels, out_channels=layer.out_channels,
                 coefficient_norm=layer.coefficient_norm is not None)
+
+
+@formula_for('kronattn_mm.ShiftBalanceConv2d', 'kronattn_mm.SqueezeExciteConv2d')
+def _attended_convolution(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
+    formula = shift_balance if hasattr(layer.attention, 'lambda_') else scaled_attention
+    return formula(positions=math.prod(spatial),
+                   out_positions=math.prod(_convolved(layer, spatial)),
+                   **_branch(layer.attention))
+
+
+@formula_for('kronattn_mm.ShiftBalance2d', 'kronattn_mm.SqueezeExcite2d')
+def _attention_block(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
+    formula = shift_balance if hasattr(layer, 'lambda_') else scaled_attention
+    return formula(positions=math.prod(spatial), **_branch(layer))
+
+
+@formula_for('kronattn_mm.DynamicConv2d')
+def _dynamic_convolution(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
+    return dynamic_conv(in_channels=layer.in_channels,
+                        hidden_channels=layer.attention.fc1.out_features, **_kernels(layer))
+
+
+@formula_for('kronattn_mm.CondConv2d')
+def _conditional_convolution(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
+    return cond_conv(in_channels=layer.in_channels, **_kernels(layer))
+
+
+def _branch(branch: nn.Module) -> dict[str, int]:
+    weights = branch.fc1.weight.numel() + branch.fc2.weight.numel()
+    return dict(in_channels=branch.in_channels, hidden_channels=branch.hidden_channels,
+                out_channels=branch.out_channels,
+                extra_params=sum(item.numel() for item in branch.parameters()) - weights)
+
+
+def _kernels(layer: nn.Module) -> dict[str, int]:
+    kernels = layer.attention.kernels
+    return dict(num_kernels=len(kernels) + 1,
+                kernel_params=sum(item.numel() for item in kernels[0].parameters()))
+
+
+def _convolved(layer: nn.Module, spatial: Sequence[int]) -> tuple[int, ...]:
+    """Return height and width of a convolution's output."""
+    if layer.padding == 'same':
+        return tuple(spatial)
+    padding = (0, 0) if layer.padding == 'valid' else layer.padding
+    return tuple((size + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
+                 for size, pad, dilation, kernel, stride in
+                 zip(spatial, padding, layer.dilation, layer.kernel_size, layer.stride,
+                     strict=True))

@@ -64,7 +64,9 @@ def paper_cost(name: str, **sizes: Any) -> PaperCost:
 
     Args:
         name (str): One of ``METHODS``: ``'efficient_attention'`` or ``'non_local'`` of this
-            module, ``'kan_regular'``, ``'kao_kv'`` or ``'kao_qkv'`` of :mod:`.kronecker`.
+            module, ``'kan_regular'``, ``'kao_kv'`` or ``'kao_qkv'`` of :mod:`.kronecker`,
+            ``'shift_balance'``, ``'scaled_attention'``, ``'dynamic_conv'`` or ``'cond_conv'`` of
+            :mod:`.shift_balance`.
         **sizes: The arguments of the function of that name, which checks them.
 
     Raises:
@@ -123,7 +125,7 @@ def non_local(positions: int, in_channels: int, key_channels: int = 64, value_ch
     if key_positions is None:
         key_positions = positions
     else:
-        _check_positive(key_positions=key_positions)
+        check_positive(key_positions=key_positions)
         pooled = key_positions * (key_channels + value_channels)
     similarities = num_heads * positions * key_positions
     return block + PaperCost(macc=positions * key_positions * (key_channels + value_channels),
@@ -133,8 +135,8 @@ def non_local(positions: int, in_channels: int, key_channels: int = 64, value_ch
 def _block(positions: int, in_channels: int, key_channels: int, value_channels: int,
            num_heads: int, reprojection: bool) -> PaperCost:
     """Projections, attended values and residual, which both modules have."""
-    _check_positive(positions=positions, in_channels=in_channels, key_channels=key_channels,
-                    value_channels=value_channels, num_heads=num_heads)
+    check_positive(positions=positions, in_channels=in_channels, key_channels=key_channels,
+                   value_channels=value_channels, num_heads=num_heads)
     if key_channels % num_heads or value_channels % num_heads:
         raise ValueError(f'num_heads={num_heads} does not divide key_channels={key_channels} and '
                          f'value_channels={value_channels}')
@@ -152,7 +154,8 @@ def _block(positions: int, in_channels: int, key_channels: int, value_channels: 
     return PaperCost(weights + biases, positions * weights, FLOAT_BYTES * positions * maps)
 
 
-def _check_positive(**sizes: int) -> None:
+def check_positive(**sizes: int) -> None:
+    """Raise ValueError unless all sizes are positive integers."""
     for name, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f'{name} must be a positive integer, got {value!r}')

@@ -53,7 +53,8 @@ class CostReport:
     Attributes:
         image_shape: Height and width of the image.
         layers: The inserted layers, in the order of the model.
-        convs: The replaced convolutions. ``executed`` is that of the whole new convolution.
+        convs: The replaced convolutions. ``executed`` is that of the whole new convolution,
+            ``paper`` what its attention adds to the plain one.
         model_params: Parameters of the whole model.
         model_macc: Multiply-accumulates of the parts, everything inserted included; None if they
             cannot be counted.
@@ -80,6 +81,16 @@ class CostReport:
         return sum((layer.executed for layer in self.layers), ExecutedCost())
 
     @property
+    def convs_paper_total(self) -> PaperCost:
+        """What attention adds to all replaced convolutions for which there is a formula."""
+        return sum((conv.paper for conv in self.convs if conv.paper is not None), PaperCost())
+
+    @property
+    def convs_executed_total(self) -> ExecutedCost:
+        """Sum over the replaced convolutions, attention included."""
+        return sum((conv.executed for conv in self.convs), ExecutedCost())
+
+    @property
     def params_share(self) -> float:
         """Share of the inserted layers in the parameters of the model."""
         return self.executed_total.params / self.model_params
@@ -97,6 +108,8 @@ class CostReport:
             image_shape=list(self.image_shape),
             layers=[_layer_dict(layer) for layer in self.layers],
             replaced_convs=[_layer_dict(conv) for conv in self.convs],
+            replaced_convs_total=dict(paper=asdict(self.convs_paper_total),
+                                      executed=asdict(self.convs_executed_total)),
             total=dict(paper=asdict(self.paper_total), executed=asdict(self.executed_total),
                        without_formula=[layer.name for layer in self.layers
                                         if layer.paper is None]),

@@ -19,14 +19,20 @@ _NONE = '-'
 
 def cost_text(report: CostReport) -> str:
     """Lay out a cost report: one line a layer, totals, shares, and what the columns mean."""
-    if not report.layers:
+    if not report.layers and not report.convs:
         return nothing_inserted(report)
+    blocks = ([_layers_text(report)] if report.layers else []) + \
+        ([_convs_text(report)] if report.convs else [])
+    return '\n'.join(['\n\n'.join(blocks), *_notes(report), *_shares(report)])
+
+
+def _layers_text(report: CostReport) -> str:
     rows = []
     for layer in report.layers:
         paper = layer.paper
         rows.append([_name(layer), layer.layer, _shape(layer), quantity(layer.executed.params),
                      _NONE if paper is None else quantity(paper.macc), _macc(layer),
-                     _NONE if paper is None else quantity(paper.memory),
+                     quantity(paper.memory) if paper and paper.memory else _NONE,
                      *_memory(layer)])
     paper, run = report.paper_total, report.executed_total
     rows.append(['total', '', '', quantity(run.params), quantity(paper.macc), quantity(run.macc),
@@ -50,10 +56,27 @@ def cost_text(report: CostReport) -> str:
                      'accounting')
     if any(layer.with_cp for layer in report.layers):
         lines.append('       With with_cp a layer keeps nothing but its input, and is run twice')
-    if report.convs:
-        lines.append(f'       {len(report.convs)} convolutions are replaced as well, which '
-                     'plugin_summary.py lists')
-    return '\n'.join(lines + _notes(report) + _shares(report))
+    return '\n'.join(lines)
+
+
+def _convs_text(report: CostReport) -> str:
+    rows = []
+    for conv in report.convs:
+        paper = conv.paper
+        rows.append([_name(conv), conv.layer, _shape(conv), quantity(conv.executed.params),
+                     _NONE if paper is None else quantity(paper.params),
+                     _NONE if paper is None else quantity(paper.macc), _macc(conv)])
+    paper, run = report.convs_paper_total, report.convs_executed_total
+    rows.append(['total', '', '', quantity(run.params), quantity(paper.params),
+                 quantity(paper.macc), quantity(run.macc)])
+    return '\n'.join([
+        plain_table(['replaced convolution', 'by', 'input', 'params', 'params\nadded',
+                     'MACC\nadded', 'MACC\nrun'], rows, left=3, total=True),
+        '',
+        "added  what the attention adds to the convolutions, in its paper's accounting:",
+        f'       {paper.params:,} parameters, {paper.macc:,} multiplications for one image',
+        'run    what the convolutions execute, attention included: '
+        f'{run.macc:,} multiply-accumulates'])
 
 
 def summary_text(report: CostReport) -> str:
@@ -88,11 +111,7 @@ def heading(path: str, model: str, report: CostReport, source: str) -> str:
 
 def nothing_inserted(report: CostReport) -> str:
     """Say that there is nothing to count."""
-    text = f'no layer is inserted into this model ({report.model_params:,} parameters)'
-    if report.convs:
-        text += (f'; {len(report.convs)} convolutions are replaced, which plugin_summary.py '
-                 'lists')
-    return text
+    return f'no layer is inserted into this model ({report.model_params:,} parameters)'
 
 
 def paper_table_2_text(rows: Sequence[Sequence[Check]]) -> str:

@@ -1,0 +1,3 @@
+# No attention.
+convs = []
+insert = []
