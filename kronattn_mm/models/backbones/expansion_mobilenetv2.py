@@ -19,6 +19,10 @@ from ...registry import MODELS
 class ExpansionMobileNetV2(MobileNetV2):
     """``mmdet.MobileNetV2`` with expansions among its outputs; its checkpoints load as they are.
 
+    A stage whose expansion is returned runs block by block, its first one in parts, so nothing can
+    be inserted after the stage (``layer6``) or its first block; its last block (``layer6.2``) is
+    the same place.
+
     Args:
         expansion_indices (Sequence[int]): Stages, counted as in ``out_indices``, of which the
             expansion in the first block is returned, 1 (layer2) to 6 (layer7). Its stride is that
