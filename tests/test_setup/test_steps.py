@@ -239,3 +239,17 @@ def test_two_set_ups_at_once_wait_for_each_other(checkout, capsys):
         pass
     assert other.wait() == 0
     assert 'Another set-up of this checkout is running' in capsys.readouterr().out
+
+
+def test_what_builds_the_pages_is_installed_on_request_and_once(checkout, monkeypatch):
+    (checkout / 'requirements' / 'docs.txt').write_text('# pages\nMyst_Parser\nsphinx\n')
+    env = Environment(checkout)
+    env.folder.mkdir()
+    calls = []
+    monkeypatch.setattr(steps, 'pip', lambda env, failure, *words, **_: calls.append(words))
+    monkeypatch.setattr(env, 'installed', lambda: {'sphinx': '9.0.4'})
+    steps.add_docs(env)
+    assert calls[0][0] == 'install' and calls[0][-1].endswith('docs.txt')
+    monkeypatch.setattr(env, 'installed', lambda: {'sphinx': '9.0.4', 'myst-parser': '5.2.0'})
+    steps.add_docs(env)
+    assert len(calls) == 1

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import checks
 import mmcv_operators
-from environment import PURPOSES, Environment, constraints_beside, read_pin
+from environment import PURPOSES, Environment, constraints_beside, normalise, read_pin
 
 # Measured with CPython 3.11 on Linux x86-64: 7.3 at the peak, 5.8 afterwards.
 DISK_GIB = 8
@@ -43,10 +43,15 @@ def main(arguments: list[str] | None = None) -> int:
         epilog='example: python3 tools/setup/prepare.py')
     parser.add_argument('--chosen', action='store_true',
                         help='the interpreter was named by the user: .venv must be made from it')
+    parser.add_argument('--docs', action='store_true',
+                        help='also install what the pages are built with')
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended like by Ctrl-C
     try:
-        prepare(Environment(), checks.Machine(), chosen=args.chosen)
+        env = Environment()
+        prepare(env, checks.Machine(), chosen=args.chosen)
+        if args.docs:
+            add_docs(env)
     except SetupError as error:
         print(error, file=sys.stderr)
         return 1
@@ -104,6 +109,18 @@ def complete(env: Environment, machine: checks.Machine) -> None:
     write_run_environment(env, facts)
     shutil.rmtree(env.temporary, ignore_errors=True)
     say(f'.venv is complete ({time.monotonic() - start:.0f} s).')
+
+
+def add_docs(env: Environment) -> None:
+    """Installs what ``make docs`` needs besides, which nobody else should have to wait for."""
+    lines = (env.root / 'requirements' / 'docs.txt').read_text().splitlines()
+    wanted = {normalise(line) for line in lines if line and not line.startswith('#')}
+    if wanted <= env.installed().keys():
+        return
+    say('Installing what the pages are built with (80 MB) ...')
+    with alone(env):
+        pip(env, 'What the pages are built with could not be installed',
+            'install', *constraint_options(env), *requirement_options(env, ('docs',)))
 
 
 def check_machine(env: Environment, machine: checks.Machine) -> bool:
