@@ -163,8 +163,8 @@ class DynamicConv2d(MixedConv, Conv2d):
     """Dynamic convolution: kernels mixed by a softmax with a large temperature.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
-            padding_mode: As in ``nn.Conv2d``.
+        in_channels (int): As in ``nn.Conv2d``, and so are ``out_channels``, ``kernel_size``,
+            ``stride``, ``padding``, ``dilation``, ``groups``, ``bias`` and ``padding_mode``.
         num_kernels (int): Number K of kernels. Defaults to 4.
         hidden_ratio (float): Hidden units as a multiple of the *input* channels. Defaults to 1/4.
         temperature (float): Of the softmax. Defaults to 30; ``kronattn_mm.AnnealTemperature``
@@ -191,8 +191,8 @@ class CondConv2d(MixedConv, Conv2d):
     """CondConv: kernels mixed by independent sigmoids.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
-            padding_mode: As in ``nn.Conv2d``.
+        in_channels (int): As in ``nn.Conv2d``, and so are ``out_channels``, ``kernel_size``,
+            ``stride``, ``padding``, ``dilation``, ``groups``, ``bias`` and ``padding_mode``.
         num_kernels (int): Number of kernels. Defaults to 4; published runs have 4 and 8.
 
     Raises:

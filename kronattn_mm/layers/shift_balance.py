@@ -63,8 +63,9 @@ class ShiftBalanceConv2d(BranchedConv, Conv2d):
     ``kronattn_mm.Plugged`` put it wherever a convolution is.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
-            padding_mode: The convolution T, as in ``nn.Conv2d``.
+        in_channels (int): Of the convolution T, as in ``nn.Conv2d``, and so are ``out_channels``,
+            ``kernel_size``, ``stride``, ``padding``, ``dilation``, ``groups``, ``bias`` and
+            ``padding_mode``.
         lambda_init (float): Initial value of lambda. Defaults to 0.1; with 0 the output is that of
             the plain convolution, bit for bit, until training moves it.
         lambda_per (str): One lambda for each ``'channel'`` or for the ``'layer'``. Defaults to

@@ -28,8 +28,9 @@ class SqueezeExciteConv2d(BranchedConv, Conv2d):
     """A convolution whose output is scaled by attention to its input, y = A(x) T(x).
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
-            padding_mode: The convolution T, as in ``nn.Conv2d``.
+        in_channels (int): Of the convolution T, as in ``nn.Conv2d``, and so are ``out_channels``,
+            ``kernel_size``, ``stride``, ``padding``, ``dilation``, ``groups``, ``bias`` and
+            ``padding_mode``.
         hidden_ratio (float): Hidden units as a multiple of the output channels. Defaults to 1.
         depthwise_hidden_ratio (float): The same for depthwise convolutions. Defaults to 1/6.
         gate (str, optional): ``'sigmoid'``, ``'tanh'``, ``'softmax'``, ``'relu'`` or None. The
