@@ -125,7 +125,11 @@ class TransformedAttention(nn.Module):
             raise ValueError(f'{type(self).__name__} takes a tensor of shape (N, '
                              f'{self.in_channels}, {dims}), got {tuple(x.shape)}')
         out = self.attend(x)
-        return x + out if self.residual else out
+        if not self.residual:
+            return out
+        # The operators' results are fresh and no backward pass needs them, so the sum may take
+        # their place; under autocast they are in half precision, which it must not be.
+        return out.add_(x) if out.dtype == x.dtype else x + out
 
     def attend(self, x: Tensor) -> Tensor:
         """Attend within ``x`` ``(N, in_channels, *)``; returns ``(N, out_channels, *)``."""
