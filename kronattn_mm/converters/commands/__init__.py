@@ -1,0 +1,1 @@
+"""The commands of :mod:`kronattn_mm.converters`: ``kronattn convert KIND`` and scripts alike."""
