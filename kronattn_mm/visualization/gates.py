@@ -17,7 +17,7 @@ A term vanishes where its factor is below a threshold; the gradient does where b
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,7 +89,7 @@ def gate_slope(z: Tensor, gate: str | None) -> Tensor:
 class GateRecorder:
     """Measures the gates of a model in the forward passes that it runs anyway.
 
-    Only the branches, and the trunks of scaled convolutions, are computed once more.
+    Only the branches are computed once more.
 
     Args:
         model (nn.Module): A model or a part of one.
@@ -105,6 +105,8 @@ class GateRecorder:
 
     def __post_init__(self) -> None:
         self.records = {}
+        # Slope and value of a gate until its trunk is known.
+        self._waiting: dict[str, tuple[Tensor, Tensor]] = {}
         for name, layer in gated_layers(self.model).items():
             branch = _branch(layer)
             shift = isinstance(branch, ShiftBranch)
@@ -115,14 +117,16 @@ class GateRecorder:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Measure every forward pass inside."""
-        layers = gated_layers(self.model)
-        handles = [layer.register_forward_pre_hook(self._hook(self.records[name]))
-                   for name, layer in layers.items()]
-        try:
+        with ExitStack() as undo:
+            for name, layer in gated_layers(self.model).items():
+                record = self.records[name]
+                handle = layer.register_forward_pre_hook(self._hook(record))
+                undo.callback(handle.remove)
+                if record.kind == 'scale' and isinstance(layer, BranchedConv):
+                    # Where trunk and branch meet, before or after the norm, T is at hand.
+                    layer.combine = self._combination(record, layer.combine)
+                    undo.callback(delattr, layer, 'combine')
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def shares(self) -> dict[str, float]:
         """Return the shares over all layers, each layer weighing as many channels as it has."""
@@ -142,20 +146,27 @@ class GateRecorder:
             branch = _branch(layer)
             with inference_mode_of(branch), torch.autocast(args[0].device.type, enabled=False):
                 x = args[0].detach().to(next(branch.parameters()).dtype)
-                self._add(record, layer, branch, x)
+                z = branch.gate_input(x)
+                slope = gate_slope(z, branch.gate).abs()
+                if record.kind == 'shift':
+                    self._add(record, slope, slope * branch.lambda_.abs(), torch.ones_like(slope))
+                else:
+                    self._waiting[record.name] = slope, apply_gate(z, branch.gate).abs()
+                    if not isinstance(layer, BranchedConv):
+                        self._add_scaled(record, x)
         return measure
 
-    def _add(self, record: GateRecord, layer: nn.Module, branch: AttentionBranch,
-             x: Tensor) -> None:
-        z = branch.gate_input(x)
-        slope = gate_slope(z, branch.gate).abs()
-        if record.kind == 'shift':
-            attention = slope * branch.lambda_.abs()
-            trunk = torch.ones_like(slope)
-        else:
-            value = layer.trunk(x) if isinstance(layer, BranchedConv) else x
-            attention = slope * value.abs().mean((2, 3))
-            trunk = apply_gate(z, branch.gate).abs()
+    def _combination(self, record: GateRecord, combine: Any) -> Any:
+        def measure(trunk: Tensor, attention: Tensor) -> Tensor:
+            self._add_scaled(record, trunk)
+            return combine(trunk, attention)
+        return measure
+
+    def _add_scaled(self, record: GateRecord, trunk: Tensor) -> None:
+        slope, value = self._waiting.pop(record.name)
+        self._add(record, slope, slope * trunk.detach().abs().float().mean((2, 3)), value)
+
+    def _add(self, record: GateRecord, slope: Tensor, attention: Tensor, trunk: Tensor) -> None:
         attention_below, trunk_below = attention < self.threshold, trunk < self.threshold
         record.channels += slope.numel()
         record.gate_below += int((slope < self.threshold).sum())

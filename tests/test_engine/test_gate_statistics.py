@@ -67,6 +67,32 @@ def test_terms_of_both_kinds():
     torch.testing.assert_close(recorder.lambdas(), torch.tensor([0.5, 0.5, 0.5, 1e-4]))
 
 
+def test_trunk_is_what_meets_the_gate():
+    """With the product after the norm, T of equation 4 is the norm's output."""
+    pytest.importorskip('mmcv')
+    from mmcv.cnn import ConvModule
+    from mmengine.registry import MODELS as ROOT_MODELS
+
+    import kronattn_mm.registry  # noqa: F401  (registers the scope)
+    ROOT_MODELS.register_module(name='GateTestConvModule', module=ConvModule, force=True)
+    shares = {}
+    for place in ('before_norm', 'after_norm'):
+        module = ROOT_MODELS.build(dict(
+            type='kronattn_mm.Plugged', base='mmengine.GateTestConvModule', in_channels=3,
+            out_channels=4, kernel_size=1, norm_cfg=dict(type='BN'),
+            convs=[dict(at='conv', layer=dict(type='kronattn_mm.SqueezeExciteConv2d',
+                                              place=place))]))
+        with torch.no_grad():
+            module.bn.weight.copy_(torch.tensor([1., 0., 1., 0.]))  # T after it is 0 in two
+        module.eval()
+        recorder = GateRecorder(module)
+        with recorder.recording(), torch.no_grad():
+            first = module(torch.ones(2, 3, 4, 4))
+        assert torch.equal(first, module(torch.ones(2, 3, 4, 4)))
+        shares[place] = recorder.records['conv'].share('attention')
+    assert shares == dict(before_norm=0, after_norm=0.5)
+
+
 def test_measuring_changes_nothing():
     net = nn.Sequential(ShiftBalanceConv2d(3, 4, 1), ShiftBalance2d(4), SqueezeExcite2d(4))
     x = torch.randn(4, 3, 5, 5)
