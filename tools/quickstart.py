@@ -505,6 +505,14 @@ def show_attention(runner: Runner, config: Path, checkpoint: Path, pictures: Seq
     return shown
 
 
+def predictions_note(score: float) -> str:
+    """Say which pictures and which predictions are shown."""
+    rest = '' if score == SCORE else f' (none reaches {SCORE})'
+    return ('Held-out pictures, spread over the set and not chosen by how well they came out. '
+            f'Predictions with a score of {score:.2g} or more are drawn{rest}, with the score in '
+            'percent.')
+
+
 def insertion_lines(cfg: Any) -> str:
     """The lines of a config that put attention into its backbone and neck."""
     lines = [f'attention = {_call(cfg.attention)}', 'model = dict(']
@@ -554,7 +562,7 @@ def _duration(seconds: float) -> str:
 def quickstart(args: argparse.Namespace, command: str) -> Path:
     """Do it all; return the page."""
     from kronattn_mm.environment import check_mmcv
-    from kronattn_mm.visualization import report
+    from kronattn_mm.visualization import report, run_report
     begin = time.monotonic()
     try:
         check_mmcv()
@@ -613,20 +621,25 @@ def quickstart(args: argparse.Namespace, command: str) -> Path:
     cost = runner.run('cost', [TOOLS / 'analysis_tools' / 'cost.py', config, '--shape',
                                shape[1], shape[0]])
     report.write_text(out / 'cost.txt', cost)
+    cost_command = runner.commands[-1]
 
+    told = run_report.inserted_and_changed(config, source, (shape[1], shape[0]))
     page = out / 'index.html'
     figures = [*((label, f'{metrics[name]:.2f}') for name, label in METRICS.items()),
                ('training', _duration(seconds))]
     report.write_page(
-        page, title=title, figures=figures, score=score,
-        score_note='' if score == SCORE else f' (none reaches {SCORE})',
+        page, title=title, figures=figures, predictions_note=predictions_note(score),
+        figures_note="AP: COCO's average precision on the held-out pictures, over overlaps of 0.5 "
+        "to 0.95; AP50: at an overlap of 0.5. From mmdet's test.py and pycocotools.",
         summary=f'A Mask R-CNN with efficient attention in two stages of its backbone and on all '
         f'five levels of its pyramid, trained for {length} on {description}, '
         + ('from random weights.' if not args.weights else f'from {args.weights.name}.'),
-        evaluated_by="mmdet's test.py and pycocotools", predictions=drawn, attention=attention,
-        curves=curves, insertion=insertion_lines(cfg), cost=cost, cost_command=runner.commands[-1],
+        predictions=drawn, attention=attention,
+        curves=curves, insertion=insertion_lines(cfg), cost=cost, cost_command=cost_command,
         environment=environment_rows(device, seconds, description),
         commands=[command, *runner.commands], config_name=source.name,
+        status=told['status'], differences=told['differences'],
+        differences_note=told['differences_note'],
         config_source=source.read_text(encoding='utf-8'), config_full=text)
     say('Held out: ' + ', '.join(f'{name} {value}' for name, value in figures[:-1])
         + f'. All of it took {_duration(time.monotonic() - begin)}.')

@@ -1,5 +1,7 @@
 """A run told in one page: pictures of predictions, curves, and a self-contained HTML file.
 
+The quickstart fills it with what it made; :mod:`.run_report` with what any run left behind.
+
 Reads what mmengine and mmdet leave (``vis_data/scalars.json``, the predictions that ``test.py
 --out`` writes) and needs neither of them for the curves and the page.
 """
@@ -15,6 +17,9 @@ from typing import Any
 
 import numpy as np
 
+# Parts of the page that only some runs have.
+OPTIONAL = dict(notes=(), gates=(), status='', differences=(), differences_note='', log='',
+                halves=True, library='mmdet')
 _TEMPLATE = Path(__file__).with_name('report.html.j2')
 # Two colours that differ in brightness too, on white; each line also has its own dash pattern.
 _LINES = (('#0b5394', '-'), ('#c2500a', '--'), ('#0b5394', ':'), ('#c2500a', '-.'))
@@ -87,7 +92,7 @@ def draw_loss(training: Sequence[Mapping], path: str | Path) -> None:
     x = [record['step'] / length for record in training]
     parts = dict(loss='all losses', loss_cls='class of a region', loss_bbox='box of a region',
                  loss_mask='mask of a region')
-    with _axes(path, 'Training loss', 'epoch', 'loss') as axes:
+    with axes_on(path, 'Training loss', 'epoch', 'loss') as axes:
         for (key, label), (colour, dash) in zip(parts.items(), _LINES, strict=True):
             if key in training[0]:
                 axes.plot(x, [record.get(key, np.nan) for record in training], dash, color=colour,
@@ -106,7 +111,7 @@ def draw_precision(validation: Sequence[Mapping], path: str | Path) -> None:
     """
     lines = {'coco/bbox_mAP_50': 'box AP50', 'coco/segm_mAP_50': 'mask AP50',
              'coco/bbox_mAP': 'box AP', 'coco/segm_mAP': 'mask AP'}
-    with _axes(path, 'Held-out pictures', 'epoch', 'average precision') as axes:
+    with axes_on(path, 'Held-out pictures', 'epoch', 'average precision') as axes:
         for (key, label), (colour, dash) in zip(lines.items(), _LINES, strict=True):
             points = [(record['step'], record[key]) for record in validation if key in record]
             if points:
@@ -120,18 +125,21 @@ def draw_precision(validation: Sequence[Mapping], path: str | Path) -> None:
 
 
 @contextmanager
-def _axes(path: str | Path, title: str, x: str, y: str) -> Iterator[Any]:
+def axes_on(path: str | Path, title: str, x: str, y: str,
+            size: tuple[float, float] = (6.4, 4)) -> Iterator[Any]:
+    """Yield axes that are written as a PNG at the end; ``size`` is in inches, at 130 dpi."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
-    figure = Figure(figsize=(6.4, 4), dpi=130, layout='constrained')
+    figure = Figure(figsize=size, dpi=130, layout='constrained')
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(title=title, xlabel=x, ylabel=y)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.spines[['top', 'right']].set_visible(False)
     yield axes
-    axes.set_xlim(left=0)
+    if x in ('epoch', 'iteration'):
+        axes.set_xlim(left=0)
     with replacing(path) as draft:
         figure.savefig(draft, format='png')
 
@@ -276,11 +284,11 @@ def write_page(path: str | Path, **content: Any) -> None:
     Args:
         path: The HTML file.
         **content: What report.html.j2 shows; a name that the template wants and that is not
-            given is an error.
+            given is an error, except for what only some runs have (:data:`OPTIONAL`).
     """
     from jinja2 import Environment, StrictUndefined
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True,
                               lstrip_blocks=True)
     environment.filters['embed'] = embed
     template = environment.from_string(_TEMPLATE.read_text(encoding='utf-8'))
-    write_text(path, template.render(**content))
+    write_text(path, template.render(**{**OPTIONAL, **content}))

@@ -588,9 +588,9 @@ def page_content(tmp_path: Path) -> dict:
     Image.new('RGB', (4, 3), 'red').save(tmp_path / 'one.png')
     picture = tmp_path / 'one.png'
     return dict(
-        title='A <title>', summary='what it is', figures=[('box AP50', '0.87')], score=0.5,
-        score_note='',
-        evaluated_by='test.py', predictions=[picture], attention=[('neck.fpn1', [picture])],
+        title='A <title>', summary='what it is', figures=[('box AP50', '0.87')],
+        figures_note='By test.py.', predictions_note='Some.', predictions=[picture],
+        attention=[('neck.fpn1', [picture])],
         curves=[(picture, 'Loss')], cost='layer  | 12 M', cost_command='cost.py config.py',
         environment=[('Versions', 'torch 2')], commands=['python a.py', 'python b.py'],
         config_name='config', config_source='x = "<y>"', config_full='z = 1', insertion="at='res3'")
