@@ -58,7 +58,8 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
                         help='replace entries of CONFIG')
 
 
-def run(parser: Parser, arguments: argparse.Namespace, convert: Converter) -> int:
+def run(parser: Parser, arguments: argparse.Namespace, convert: Converter,
+        unwrap: bool = True) -> int:
     """Read, convert, check, report, and write where nothing is wrong.
 
     Args:
@@ -66,6 +67,8 @@ def run(parser: Parser, arguments: argparse.Namespace, convert: Converter) -> in
         arguments (argparse.Namespace): Of :func:`add_file_arguments` and
             :func:`add_target_arguments`.
         convert (Callable): Makes a conversion of a checkpoint and the target model, if any.
+        unwrap (bool): Take away ``module.`` where it is before every key, as mmengine does when
+            it loads. Defaults to True.
 
     Returns:
         int: 0, or 1 if the checkpoint cannot be converted; then nothing is written but the
@@ -84,6 +87,8 @@ def run(parser: Parser, arguments: argparse.Namespace, convert: Converter) -> in
             print(f'building the model of {arguments.config} ...', file=sys.stderr)
             model = target_model(arguments.config, arguments.part, arguments.cfg_options)
         source = read_checkpoint(arguments.checkpoint, arguments.trust_pickle, arguments.entry)
+        if unwrap:
+            _unwrap(source)
         conversion = convert(source, model)
         for key in source.ignored:
             conversion.dropped[key] = 'not a tensor'
@@ -118,6 +123,14 @@ def pairs(parser: Parser, option: str, values: list[str]) -> dict[str, str]:
             parser.error(f'{option} says twice what {old!r} becomes')
         found[old] = new
     return found
+
+
+def _unwrap(source: Checkpoint) -> None:
+    if all(key.startswith('module.') for key in source.state):
+        source.state = {key.removeprefix('module.'): value for key, value in source.state.items()}
+        source.versions = {path.removeprefix('module').removeprefix('.'): value
+                           for path, value in source.versions.items() if path}
+        print('module. before every key was taken away')
 
 
 def _check_output(arguments: argparse.Namespace) -> None:

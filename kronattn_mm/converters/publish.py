@@ -62,7 +62,9 @@ def write_published(output: Path, state: Mapping[str, Tensor], versions: Mapping
 
     Args:
         output (Path): Name without the hash, such as ``model.pth``.
-        state, versions, meta: See :func:`.checkpoint.write_checkpoint`.
+        state (Mapping[str, Tensor]): The weights.
+        versions (Mapping): Versions of modules; see :func:`.checkpoint.write_checkpoint`.
+        meta (Mapping): The metadata.
         force (bool): Replace a file of that name. Defaults to False.
 
     Returns:

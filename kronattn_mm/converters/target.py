@@ -47,7 +47,7 @@ class Fit:
         if self.mismatched:
             key, shapes = next(iter(self.mismatched.items()))
             more = f' and {len(self.mismatched) - 1} more' if len(self.mismatched) > 1 else ''
-            parts.append(f'{key}{more} has another shape, {shapes}')
+            parts.append(f'of another shape is {key}, {shapes}{more}')
         return (f'the result does not fit {name}: {"; ".join(parts)}; what is meant to be so is '
                 'allowed by name with --allow, and --verbose lists all of it')
 

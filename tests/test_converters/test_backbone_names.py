@@ -167,7 +167,8 @@ model = dict(
     source = save(torchvision.models.mobilenet_v2(width_mult=0.35))
     text = convert('backbone', source, tmp_path / 'out.pth', '--to', 'mmpretrain', '--config',
                    config, code=1)
-    assert 'head.fc.weight and 1 more has another shape, (1000x1280 in the checkpoint' in text
+    assert ('of another shape is head.fc.weight, (1000x1280 in the checkpoint, 10x1280 in the '
+            'model) and 1 more') in text
     text = convert('backbone', source, tmp_path / 'out.pth', '--to', 'mmpretrain', '--config',
                    config, '--allow', 'head.fc', '--verbose')
     assert 'backbone.layer2.0.conv.0.conv.attention' in text

@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     rules = pairs(parser, '--rename', arguments.rename)
     return run(parser, arguments, lambda source, model: convert(
-        source.state, rules, arguments.drop, model, arguments.part or ''))
+        source.state, rules, arguments.drop, model, arguments.part or ''), unwrap=False)
 
 
 if __name__ == '__main__':
