@@ -104,6 +104,12 @@ def test_nothing_of_openmmlab_is_required(wheel):
     assert any(line.startswith('onedl-mmdetection') for line in forks)
 
 
+def test_the_wheel_brings_the_command(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith('/entry_points.txt'))
+        assert 'kronattn = kronattn_mm.cli.command:main' in archive.read(name).decode()
+
+
 @pytest.fixture(scope='module')
 def site(wheel, tmp_path_factory):
     """site-packages of an empty environment with the wheel alone in it; and its interpreter."""

@@ -4,15 +4,12 @@ import difflib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from ..version import __version__
 
-_PACKAGE = Path(__file__).resolve().parents[1]
-
-# A new command is one line here: its name, the module whose `main` does it (or the script in
-# tools/), and what it does. Those that are not installed are not listed.
+# A new command is one line here: its name, the module whose `main` does it, and what it does. What
+# is not there is not listed.
 COMMANDS = {
     'doctor': ('kronattn_mm.cli.doctor', 'what this environment lacks, and how to mend it'),
     'points': ('kronattn_mm.cli.points', 'where attention can go in the model of a config'),
@@ -21,15 +18,12 @@ COMMANDS = {
     'cost': ('kronattn_mm.cli.cost', 'what the attention in a model costs, before training'),
     'show': ('kronattn_mm.cli.show', 'attention maps over images'),
     'report': ('kronattn_mm.cli.report', 'one HTML page that tells a run'),
-    'extract': ('tools/model_converters/extract_attention.py',
-                'the inserted layers of a checkpoint as a small file'),
-    'attach': ('tools/model_converters/attach_attention.py',
-               'such a file onto a plain checkpoint'),
-    'inspect': ('tools/model_converters/inspect_attention.py', 'what a file or checkpoint holds'),
-    'strip': ('tools/model_converters/strip_attention.py',
-              'a checkpoint without its inserted layers'),
-    'ablate': ('tools/analysis_tools/ablate.py', 'what each inserted layer contributes'),
-    'bench': ('tools/analysis_tools/benchmark.py', 'time and memory, side by side'),
+    'extract': ('kronattn_mm.cli.extract', 'the inserted layers of a checkpoint as a small file'),
+    'attach': ('kronattn_mm.cli.attach', 'such a file onto a plain checkpoint'),
+    'inspect': ('kronattn_mm.cli.inspect_file', 'what a small file or a checkpoint holds'),
+    'strip': ('kronattn_mm.cli.strip', 'a checkpoint without its inserted layers'),
+    'ablate': ('kronattn_mm.cli.ablate', 'what each inserted layer contributes'),
+    'bench': ('kronattn_mm.cli.bench', 'time and memory of operators or networks, side by side'),
 }
 
 
@@ -53,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = sys.argv
     sys.argv = [f'kronattn {name}', *arguments]  # the name that --help and errors show
     try:
-        return _main_of(known[name])(arguments) or 0
+        return importlib.import_module(known[name]).main(arguments) or 0
     except ModuleNotFoundError as error:
         package = (error.name or '').partition('.')[0]
         if package == 'kronattn_mm':
@@ -77,27 +71,8 @@ def usage(known: Sequence[str]) -> str:
         'example:', '  kronattn points mmdet::retinanet/retinanet_r50_fpn_1x_coco.py'])
 
 
-def _script(target: str) -> Path | None:
-    """Where a script of tools/ is: beside the package in a checkout, inside it when installed."""
-    places = (_PACKAGE / '.mim' / target, _PACKAGE.parent / target)
-    return next((place for place in places if place.is_file()), None)
-
-
-def _exists(target: str) -> bool:
-    if target.endswith('.py'):
-        return _script(target) is not None
-    return importlib.util.find_spec(target) is not None
-
-
-def _main_of(target: str) -> Callable[[list[str]], int | None]:
-    if not target.endswith('.py'):
-        return importlib.import_module(target).main
-    path = _script(target)
-    spec = importlib.util.spec_from_file_location(f'kronattn_tool_{path.stem}', path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module.main
+def _exists(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 if __name__ == '__main__':

@@ -21,7 +21,6 @@ def test_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_command_that_is_not_there_is_not_listed(
         monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(command.COMMANDS, 'export', ('kronattn_mm.cli.nowhere', 'to come'))
-    monkeypatch.setitem(command.COMMANDS, 'convert', ('tools/nowhere.py', 'to come'))
     assert command.main(['--help']) == 0
     assert 'to come' not in capsys.readouterr().out
     assert command.main(['export']) == 2

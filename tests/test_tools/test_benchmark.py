@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from analysis_tool import ROOT, call_tool, load_tool
+from analysis_tool import ROOT, call_tool
 from PIL import Image
 
 from kronattn_mm.benchmark import PAPER_TABLES, compare, peak_memory, time_interleaved
@@ -19,7 +19,8 @@ TABLE = PAPER_TABLES['kao']
 
 @pytest.fixture(scope='module')
 def benchmark():
-    return load_tool('benchmark')
+    from kronattn_mm.cli import bench
+    return bench
 
 
 @pytest.fixture(autouse=True)
@@ -178,7 +179,7 @@ model = dict(type='ImageClassifier',
 def test_help_has_an_example():
     done = subprocess.run([sys.executable, ROOT / 'tools' / 'analysis_tools' / 'benchmark.py',
                            '--help'], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert 'benchmark.py --paper-table kao' in done.stdout
+    assert 'kronattn bench --paper-table kao' in done.stdout
     assert 'Kronecker Attention Networks' in done.stdout
 
 

@@ -1,0 +1,8 @@
+"""``python -m kronattn_mm COMMAND``: the command ``kronattn`` where its script is not on the path."""
+
+import sys
+
+from .cli.command import main
+
+if __name__ == '__main__':
+    sys.exit(main())
