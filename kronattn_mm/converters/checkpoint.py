@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer
+from mmengine.utils import digit_version
 from torch import Tensor, nn
 
 # Entries of a checkpoint in which libraries keep the weights, in the order of preference.
@@ -243,5 +244,8 @@ def _mmengine_logs_allowed() -> Iterator[None]:
                                         ('scalar', core.multiarray.scalar))
                  for module in ('numpy.core', 'numpy._core')),
                (_statistic, 'builtins.getattr')]
+    if digit_version(torch.__version__) < digit_version('2.6'):
+        yield  # it knows no stand-ins; such files need --trust-pickle
+        return
     with torch.serialization.safe_globals(allowed):
         yield

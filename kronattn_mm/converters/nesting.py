@@ -123,7 +123,8 @@ def _holding(key: str, lost: list[str], free: set[str], state: Mapping[str, Tens
         common = 0
         while common < min(len(parts), len(theirs)) and parts[-1 - common] == theirs[-1 - common]:
             common += 1
-        if common and target[other].shape == state[key].shape:
+        # The last name alone (weight) says nothing, unless it is all that one of them has.
+        if common >= min(2, len(parts), len(theirs)) and target[other].shape == state[key].shape:
             pair = '.'.join(parts[:-common]), '.'.join(theirs[:-common])
             candidates[pair] = max(common, candidates.get(pair, 0))
     found = []

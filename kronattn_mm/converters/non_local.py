@@ -188,8 +188,8 @@ def convert(state: Mapping[str, Tensor], settings: Settings | Mapping[str, Setti
         target (str): One of :data:`TARGETS`. Defaults to ``'EfficientAttention'``.
         without_sub_sample (bool): Convert blocks with ``sub_sample`` although efficient attention
             has no pooling. Defaults to False.
-        model (nn.Module, optional): The model that the result is for; a layer there with another
-            normalization is noted.
+        model (nn.Module, optional): The model that the result is for. Where it has a non-local
+            block too, the block stays; a layer there with another normalization is noted.
 
     Raises:
         ConversionError: If there is no block, or one that cannot be converted.
@@ -199,9 +199,13 @@ def convert(state: Mapping[str, Tensor], settings: Settings | Mapping[str, Setti
         raise ConversionError('there is no non-local block in the checkpoint (g, theta, phi and '
                               'conv_out side by side)')
     _check_places(places, blocks)
+    staying = {} if model is None else settings_in(model)
     conversion = Conversion()
     done = set()
     for prefix, weights in blocks.items():
+        if prefix in staying:
+            conversion.notes.append(f'{prefix} stays: the model has a non-local block there')
+            continue
         its = settings_of(prefix, weights, settings)
         new = places.get(prefix, None)
         new = place_of(prefix, target) if new is None else new
@@ -238,7 +242,7 @@ def convert_back(state: Mapping[str, Tensor], settings: Settings, places: Mappin
         settings (Settings): Mode and scale of the blocks to make.
         places (Mapping[str, str]): New prefix by old, as in :func:`convert`.
         model (nn.Module, optional): The model that the result is for; it says which blocks have a
-            batch norm, and its modes count.
+            batch norm, and its modes count. Where it has attention of ours, the block stays.
 
     Raises:
         ConversionError: If there is no block, or one that cannot be converted.
@@ -249,9 +253,13 @@ def convert_back(state: Mapping[str, Tensor], settings: Settings, places: Mappin
         raise ConversionError('there is no attention block in the checkpoint')
     _check_places(places, blocks)
     wanted = {} if model is None else settings_in(model)
+    modules = {} if model is None else dict(model.named_modules())
     conversion = Conversion()
     done = set()
     for prefix in blocks:
+        if isinstance(modules.get(prefix), AttentionBlock):
+            conversion.notes.append(f'{prefix} stays: the model has attention there')
+            continue
         new = places.get(prefix)
         new = place_of(prefix, 'NonLocal') if new is None else new
         where = f'{prefix}.' if prefix else ''

@@ -123,7 +123,13 @@ def test_rules_that_do_not_fit_or_collide_are_refused(convert, save, tmp_path: P
                                                   code=1)
     assert not output.exists()
     # Two layers alike: nothing says which of them the one in the file is.
-    model = nn.ModuleDict(dict(first=nn.Linear(2, 2), second=nn.Linear(2, 2)))
+    model = nn.ModuleDict({name: nn.ModuleDict(dict(fc=nn.Linear(2, 2)))
+                           for name in ('first', 'second')})
+    weights = nn.Linear(2, 2).state_dict()
     with pytest.raises(ConversionError, match='more than one place; say which with --rename'):
-        find_rules({f'other.{key}': value for key, value in nn.Linear(2, 2).state_dict().items()},
-                   model)
+        find_rules({f'other.fc.{key}': value for key, value in weights.items()}, model)
+    del model['second']
+    assert find_rules({f'other.fc.{key}': value for key, value in weights.items()},
+                      model) == {'other': 'first'}
+    # That both end in weight does not make one layer of the two.
+    assert find_rules({f'other.{key}': value for key, value in weights.items()}, model) == {}

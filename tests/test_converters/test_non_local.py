@@ -239,3 +239,9 @@ def test_layer_of_the_config_with_another_normalization_is_said(convert, save,
     text = convert('non-local', save(state), '--dry-run', '--mode', 'dot_product', '--config',
                    config, '--allow', 'backbone.*', 'neck', 'bbox_head')
     assert "backbone.attention.res2 of the model has normalization='softmax'" in text
+    # A model may keep some of its blocks.
+    config = detector(tmp_path, 'nl.py', dict(type='ContextBlock', ratio=0.5),
+                      dict(type='NonLocal2d', reduction=2))
+    convert('non-local', save(state), tmp_path / 'same.pth', '--mode', 'dot_product', '--config',
+            config, '--allow', 'backbone.*', 'neck', 'bbox_head')
+    assert_same(load(tmp_path / 'same.pth'), state)
