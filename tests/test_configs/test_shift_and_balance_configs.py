@@ -106,3 +106,22 @@ def test_cifar_recipe():
     # 36 x 36 before the crop.
     crop = config.train_pipeline[0]
     assert (crop.type, crop.crop_size, crop.padding) == ('RandomCrop', 32, 2)
+
+
+def test_metafile_and_readme_list_the_configs_there_are():
+    yaml = pytest.importorskip('yaml')
+    root = ROOT.parents[2]
+    models = yaml.safe_load((ROOT / 'metafile.yml').read_text(encoding='utf-8'))['Models']
+    assert sorted(model['Config'] for model in models) == sorted(
+        path.relative_to(root).as_posix() for path in FILES)
+    for model in models:
+        assert model['Name'] == Path(model['Config']).stem
+        assert not {'Results', 'Weights'} & model.keys()  # nothing has been trained
+        config = Config.fromfile(root / model['Config'])
+        assert model['Metadata']['Epochs'] == config.train_cfg.max_epochs
+        assert model['Metadata']['Batch Size'] == config.auto_scale_lr.base_batch_size
+    readme = (ROOT / 'README.md').read_text(encoding='utf-8')
+    assert sorted(re.findall(r'\((\S+\.py)\)', readme)) == sorted(
+        path.relative_to(ROOT).as_posix() for path in FILES)
+    index = yaml.safe_load((root / 'model-index.yml').read_text(encoding='utf-8'))
+    assert 'configs/shift_and_balance/classification/metafile.yml' in index['Import']
