@@ -22,6 +22,7 @@ COMMANDS = {
     'attach': ('kronattn_mm.cli.attach', 'such a file onto a plain checkpoint'),
     'inspect': ('kronattn_mm.cli.inspect_file', 'what a small file or a checkpoint holds'),
     'strip': ('kronattn_mm.cli.strip', 'a checkpoint without its inserted layers'),
+    'convert': ('kronattn_mm.cli.convert', 'checkpoints to other names or another attention'),
     'ablate': ('kronattn_mm.cli.ablate', 'what each inserted layer contributes'),
     'bench': ('kronattn_mm.cli.bench', 'time and memory of operators or networks, side by side'),
 }

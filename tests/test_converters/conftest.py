@@ -13,7 +13,7 @@ pytest.importorskip('mmcv')
 @pytest.fixture
 def convert(capsys) -> Callable[..., str]:
     """Run ``kronattn convert`` and return what it printed; the exit code must be ``code``."""
-    from kronattn_mm.converters.commands.convert import main
+    from kronattn_mm.cli.convert import main
 
     def call(*arguments: object, code: int = 0) -> str:
         capsys.readouterr()
@@ -21,7 +21,7 @@ def convert(capsys) -> Callable[..., str]:
         printed = capsys.readouterr()
         assert got == code, printed.out + printed.err
         if code:
-            assert len(printed.err.strip().splitlines()[-1]) < 900
+            assert len((printed.out + printed.err).strip().splitlines()[-1]) < 900
             assert 'Traceback' not in printed.err
         return printed.out + printed.err
 

@@ -189,7 +189,7 @@ def test_views_do_not_bring_the_rest_along(convert, save, tmp_path: Path) -> Non
 
 def test_mistakes_in_the_arguments(convert, save, tmp_path: Path) -> None:
     assert "no converter 'bakbone'; did you mean 'backbone'?" in convert('bakbone', code=2)
-    assert 'kinds (each has --help' in convert('--help')
+    assert 'kinds (each has --help' in convert(code=2)
     for arguments, words in (
             (('nesting', 'a.pth'), 'name an OUTPUT'),
             (('nesting', 'a.pth', 'b.pth', '--rename', 'a'), 'takes OLD=NEW'),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from converted import assert_same, inferring, load, trained
 
-from kronattn_mm.converters.commands.convert import main
+from kronattn_mm.cli.convert import main
 from kronattn_mm.cost.config import load_model
 
 ROOT = Path(__file__).resolve().parents[2]

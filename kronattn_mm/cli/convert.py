@@ -5,6 +5,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+_COMMANDS = 'kronattn_mm.converters.commands.'
 # A new converter is one line here: its name, the module whose `main` does it, and what it does.
 KINDS = {
     'attention': ('reference_attention', "the authors' efficient attention <-> ours"),
@@ -18,9 +19,12 @@ KINDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the converter that the first argument names; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ('-h', '--help'):
+    if not arguments:
         print(usage())
-        return 0 if arguments else 2
+        return 2
+    if arguments[0] in ('-h', '--help'):
+        print(usage())
+        sys.exit(0)  # as argparse does
     kind = arguments.pop(0)
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1)
@@ -31,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = sys.argv
     sys.argv = [f'kronattn convert {kind}', *arguments]  # the name that --help and errors show
     try:
-        return importlib.import_module(f'.{KINDS[kind][0]}', __package__).main(arguments)
+        return importlib.import_module(_COMMANDS + KINDS[kind][0]).main(arguments)
     finally:
         sys.argv = before
 
