@@ -1,4 +1,4 @@
-"""``python -m kronattn_mm COMMAND``: the command ``kronattn`` where its script is not on the path."""
+"""``python -m kronattn_mm COMMAND`` is ``kronattn`` where that script is not on the path."""
 
 import sys
 
