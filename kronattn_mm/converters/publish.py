@@ -50,7 +50,7 @@ def published(source: Checkpoint, keep_meta: Iterable[str] = (), drop_meta: Iter
         if name in drop or name not in KEPT_META and name not in keep:
             del meta[name]
             left_out[name] = 'as --drop-meta says' if name in drop else \
-                'not needed to use the weights (--keep-meta keeps it)'
+                'not needed to use the weights; --keep-meta keeps it'
     # A view would bring the whole of what it is a view of along.
     state = {key: value.detach().contiguous().clone() for key, value in source.state.items()}
     return state, meta, left_out

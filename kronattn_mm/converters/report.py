@@ -30,13 +30,13 @@ def report_dict(source: Checkpoint, conversion: Conversion, fit: Fit | None,
         meta_dropped=meta_dropped, notes=list(conversion.notes))
 
 
-def report_text(report: dict[str, Any], checked: bool, verbose: bool = False) -> str:
+def report_text(report: dict[str, Any], checked: bool | None, verbose: bool = False) -> str:
     """Lay the report out: counts, what was left out, notes; every key if ``verbose``.
 
     Args:
         report (dict): Of :func:`report_dict`.
-        checked (bool): Whether the result was compared with a model; without one there is
-            nothing to say of missing keys and shapes.
+        checked (bool, optional): Whether the result was compared with a model; without one there
+            is nothing to say of missing keys and shapes. None if there is nothing to compare.
         verbose (bool): List every key. Defaults to False.
     """
     counts = report['counts']
@@ -68,12 +68,12 @@ def report_text(report: dict[str, Any], checked: bool, verbose: bool = False) ->
                 lines += [f'         {key}' for key in found]
         if report['missing_allowed']:
             lines.append(f'       {len(report["missing_allowed"])} missing that may be')
-    else:
+    elif checked is not None:
         lines.append('       shapes and missing keys were not checked (no --config)')
     if report['entries_dropped']:
         lines.append(f'entries left out: {", ".join(report["entries_dropped"])}')
-    lines += [f'left out of the metadata: {key} ({why})'
-              for key, why in report['meta_dropped'].items()]
+    lines += [f'left out of the metadata: {", ".join(keys)} ({why})'
+              for why, keys in _by_reason(report['meta_dropped']).items()]
     return '\n'.join([*lines, *(f'- {note}' for note in report['notes'])])
 
 
@@ -96,8 +96,12 @@ def write_report(path: Path, report: dict[str, Any]) -> None:
 
 def _reasons(dropped: dict[str, str]) -> list[str]:
     """One line for each reason, with its number of keys and the first of them."""
+    return [f'         {keys[0]}{f" and {len(keys) - 1} more" if len(keys) > 1 else ""}: {reason}'
+            for reason, keys in _by_reason(dropped).items()]
+
+
+def _by_reason(dropped: dict[str, str]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     for key, reason in dropped.items():
         groups.setdefault(reason, []).append(key)
-    return [f'         {keys[0]}{f" and {len(keys) - 1} more" if len(keys) > 1 else ""}: {reason}'
-            for reason, keys in groups.items()]
+    return groups

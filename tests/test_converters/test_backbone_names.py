@@ -120,6 +120,24 @@ def test_segmenter_backbone_loses_what_mmseg_does_not_have(convert, save, tmp_pa
     assert 'backbone.layer1.0.depthwise_conv.conv.weight' in load(tmp_path / 'mmdet.pth')
 
 
+def test_trained_segmenter_backbone_works_in_a_detector(convert, tmp_path: Path,
+                                                        shared: Path) -> None:
+    source = shared / 'weights' / 'deeplab_mobilenet_v2_voc_backbone.pth'
+    convert('backbone', source, tmp_path / 'out.pth', '--to', 'mmdet', '--bare')
+    x = photographs(shared, 97, count=1)
+    outputs = []
+    for library, file in (('mmseg', source), ('mmdet', tmp_path / 'out.pth')):
+        importlib.import_module(f'{library}.models')
+        backbone = inferring(MODELS.build(dict(type=f'{library}.MobileNetV2',
+                                               out_indices=(2, 6))))
+        result = backbone.load_state_dict(load(file), strict=False)
+        assert all(key.startswith('conv2.') for key in result.missing_keys)
+        with torch.no_grad():
+            outputs.append(backbone(x))
+    for ours, theirs in zip(*outputs, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
 def plugged(library: str) -> nn.Module:
     importlib.import_module(f'{library}.models')
     conv = '1' if library == 'mmpretrain' else 'depthwise_conv'

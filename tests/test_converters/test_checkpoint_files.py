@@ -155,7 +155,7 @@ def test_published_files_are_small_safe_and_named_by_their_hash(convert, tmp_pat
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     assert file.name == f'net-{digest[:8]}.pth'
     assert f'written to {file}' in text and 'metadata kept: epoch, iter, cfg, dataset_meta' in text
-    assert 'left out of the metadata: seed' in text
+    assert 'left out of the metadata: seed, experiment_name, hooks (' in text
     content = torch.load(file, weights_only=True)
     assert content.keys() == {'state_dict', 'meta'}
     assert content['meta'] == dict(epoch=3, iter=300, cfg='model = dict()',

@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         conversion = rename(state, str)
         conversion.dropped |= {key: 'not a tensor' for key in source.ignored}
         report = report_dict(source, conversion, None, left_out)
-        print(report_text(report, False, arguments.verbose))
+        print(report_text(report, None, arguments.verbose))
         print(f'metadata kept: {", ".join(meta) or "none"}')
         if arguments.report is not None:
             write_report(arguments.report, report)
