@@ -138,7 +138,10 @@ def _norm_modes(part: Insertion | Replacement) -> str:
     # What the pre-hook of the plugged module will set them to, whatever a backbone did to them.
     if not norms(part.module):
         return 'none'
-    return 'train' if part.module.training and not part.norm_eval else 'eval'
+    # The attended convolutions have an argument of that name, which their branch remembers.
+    held = part.norm_eval or any(getattr(child, 'norm_eval', False)
+                                 for child in part.module.modules())
+    return 'train' if part.module.training and not held else 'eval'
 
 
 def _added_macs(part: Insertion | Replacement, shape: tuple[int, ...]) -> int | None:

@@ -57,7 +57,8 @@ def _draw_bars(axes: object, metric: str, names: Sequence[str], values: Sequence
     for place, value in zip(places, values, strict=True):
         change = '' if place == 0 else f'  ({value - values[0]:+.4g})'
         axes.annotate(f'{value:.4g}{change}', (max(value, 0), place), va='center', fontsize=9,
-                      textcoords='offset points', xytext=(4, 0))
+                      textcoords='offset points', xytext=(4, 0),
+                      bbox=dict(facecolor='white', edgecolor='none', pad=1))
 
 
 def _save(figure: Figure, path: Path) -> None:
