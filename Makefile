@@ -34,7 +34,7 @@ RUN_ENV = env $$(cat $(VENV)/run.env)
 TEST_ENV = $(RUN_ENV) OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-slow lint clean clean-env
+.PHONY: help setup quickstart test test-slow docs lint clean clean-env
 
 help:
 	@echo 'make quickstart   train a small Mask R-CNN with efficient attention, show it in $(OUT)'
@@ -42,6 +42,7 @@ help:
 	@echo '                  ARGS="...": more arguments, see tools/quickstart.py --help'
 	@echo 'make test         the tests that take a few minutes (PYTEST_ARGS=... goes to pytest)'
 	@echo 'make test-slow    the tests that take longer'
+	@echo 'make docs         the pages of docs/ as HTML in out/docs/html'
 	@echo 'make setup        only the environment in .venv (the others do that by themselves)'
 	@echo '                  PYTHON=<interpreter 3.10 to 3.12>   KRONATTN_TORCH_INDEX=<index with'
 	@echo '                  other builds of torch>   PIP_FIND_LINKS=<folder with an mmcv wheel>'
@@ -56,7 +57,7 @@ ifeq ($(strip $(PYTHON)),)
 else
 	@command -v "$(PYTHON)" > /dev/null || { \
 	  echo 'PYTHON=$(PYTHON): there is no such program' >&2; exit 1; }
-	@"$(PYTHON)" tools/setup/prepare.py $(CHOSEN)
+	@"$(PYTHON)" tools/setup/prepare.py $(CHOSEN) $(ALSO)
 endif
 
 quickstart: setup
@@ -67,6 +68,13 @@ test: setup
 
 test-slow: setup
 	@$(TEST_ENV) $(RUN) -m pytest -m slow $(PYTEST_ARGS)
+
+# What the pages are built with is installed by this target alone.
+docs: ALSO := --docs
+docs: setup
+	@$(TEST_ENV) $(RUN) -m pytest -q tests/test_docs/test_doctests.py
+	@$(TEST_ENV) $(RUN) -m sphinx -M html docs out/docs --fail-on-warning --keep-going
+	@echo 'open out/docs/html/index.html'
 
 lint: setup
 	@$(RUN) -m ruff check .
