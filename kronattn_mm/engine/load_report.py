@@ -10,6 +10,7 @@ import difflib
 import fnmatch
 import logging
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,7 @@ def loaded_keys(model: nn.Module, checkpoint: Mapping[str, Any] | str | Path,
     if isinstance(allow, str):
         raise TypeError(f'allow must be a list of patterns, got {allow!r}')
     state = _state_dict(checkpoint)
-    skeleton = copy.deepcopy(model).to('meta')
+    skeleton = _skeleton(model)
     own = skeleton.state_dict()
     ours = {key for prefix in _own_prefixes(model) for key in own if key.startswith(prefix)}
     mismatched = {key: f'({_shape(value)} in the checkpoint, {_shape(own[key])} in the model)'
@@ -118,8 +119,11 @@ def loaded_keys(model: nn.Module, checkpoint: Mapping[str, Any] | str | Path,
     for key in mismatched:
         del state[key]
     try:
-        result = skeleton.load_state_dict({key: value.to('meta') for key, value in state.items()},
-                                          strict=False)
+        with warnings.catch_warnings():
+            # torch warns of each counter that a batch norm makes up for an old checkpoint.
+            warnings.simplefilter('ignore')
+            result = skeleton.load_state_dict(
+                {key: value.to('meta') for key, value in state.items()}, strict=False)
     except RuntimeError as error:  # of another shape after a conversion
         raise TypeError(f'the checkpoint cannot be loaded: {error}') from error
     lost = {key for key in result.missing_keys if key not in mismatched}
@@ -198,6 +202,15 @@ class CheckLoadedKeysHook(Hook):
 
 def _log(what: str, report: LoadReport) -> None:
     print_log('\n'.join([f'{what}:', *(f'    {line}' for line in report.lines())]), 'current')
+
+
+def _skeleton(model: nn.Module) -> nn.Module:
+    """Copy a model without its numbers, so that nothing is doubled on a GPU."""
+    empty = {id(parameter): nn.Parameter(parameter.detach().to('meta'),
+                                         requires_grad=parameter.requires_grad)
+             for parameter in model.parameters()}
+    empty |= {id(buffer): buffer.detach().to('meta') for buffer in model.buffers()}
+    return copy.deepcopy(model, empty)
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

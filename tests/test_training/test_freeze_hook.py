@@ -22,7 +22,7 @@ from mmengine.runner import Runner
 from torch.nn.modules.batchnorm import _NormBase
 
 from kronattn_mm.engine import FreezeHook
-from kronattn_mm.engine.freeze_hook import names_path, trainable_line
+from kronattn_mm.engine.freeze_hook import freeze_except, names_path, trainable_line
 from kronattn_mm.plugging import Plugged
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,8 +150,9 @@ class Regression(BaseModel):
     def __init__(self) -> None:
         super().__init__()
         self.backbone = Plugged('mmdet.ResNet', depth=18, base_channels=8, out_indices=(3, ),
-                                insert=[dict(at='res3', layer=dict(
-                                    type='NonLocal2d', norm_cfg=dict(type='BN')))])
+                                norm_eval=False, insert=[dict(
+                                    at='res3', layer=dict(type='NonLocal2d',
+                                                          norm_cfg=dict(type='BN')))])
 
     def forward(self, inputs: list[torch.Tensor], mode: str) -> dict[str, torch.Tensor]:
         return dict(loss=self.backbone(torch.stack(inputs))[0].float().square().mean())
@@ -202,14 +203,25 @@ def test_names_are_compared_by_whole_components() -> None:
 
 
 @pytest.mark.parametrize('word, near', [('atention', "'attention'"),
-                                        ('roi_head.bbox_head.fc_clss', f'{ALSO!r}'),
-                                        ('fpn', "'fpn5'")])
-def test_a_name_that_matches_nothing_is_an_error(small_config: Callable[..., Path],
-                                                 tmp_path: Path, word: str, near: str) -> None:
-    path = small_config(f"custom_hooks = [dict(type='kronattn_mm.FreezeHook', also=['{word}'])]\n")
-    with pytest.raises(ValueError, match=f'{word!r} matches no parameter of MaskRCNN') as error:
-        start(path, tmp_path / 'run')
+                                        ('backbone.attention.res3.conv_ot',
+                                         "'backbone.attention.res3.conv_out'"),
+                                        ('conv_o', "'conv_out'")])
+def test_a_name_that_matches_nothing_is_an_error(word: str, near: str) -> None:
+    model = Regression()
+    with pytest.raises(ValueError, match=f'{word!r} matches no parameter of Regression') as error:
+        freeze_except(model, ['backbone', word])
     assert near in str(error.value)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_what_the_model_itself_froze_stays_frozen() -> None:
+    model = Regression()
+    model.backbone.layer1.requires_grad_(False)
+    freeze_except(model, ['layer1', 'attention'])
+    assert not any(parameter.requires_grad for parameter in model.backbone.layer1.parameters())
+    assert all(parameter.requires_grad for parameter in model.backbone.attention.parameters())
+    with pytest.raises(ValueError, match="'layer1' names were frozen by the model itself"):
+        freeze_except(model, ['layer1'])
 
 
 @pytest.mark.parametrize('arguments, error', [(dict(train='attention'), TypeError),
@@ -220,16 +232,17 @@ def test_bad_arguments(arguments: dict, error: type) -> None:
         FreezeHook(**arguments)
 
 
-def test_a_frozen_inserted_norm_stays_in_eval_mode(small_config: Callable[..., Path],
-                                                   tmp_path: Path) -> None:
-    path = small_config(WITH_NORM + """
-custom_hooks = [dict(type='kronattn_mm.FreezeHook', train=['neck.attention'])]
-train_cfg = dict(max_epochs=1)
-""")
-    runner, watch = start(path, tmp_path / 'run')
-    assert 'backbone.attention.res4.conv_out.bn' in watch.norms and not any(watch.norms.values())
-    for name, value in runner.model.state_dict().items():
-        assert 'neck.attention.' in name or torch.equal(value, watch.before[name]), name
+def test_a_frozen_inserted_norm_stays_in_eval_mode() -> None:
+    """Its own switch would set it to train mode at each forward pass."""
+    model = Regression().train()
+    hook = FreezeHook(train=['backbone.layer4'])
+    hook._frozen_norms = freeze_except(model, hook.words)
+    hook.before_train_iter(None, 0)
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    model([torch.randn(3, 32, 32)] * 2, mode='loss')
+    changed = {name for name, value in model.named_buffers()
+               if not torch.equal(value, before[name])}
+    assert changed and all('layer4' in name for name in changed)
 
 
 DUMP_HOOK = """
