@@ -115,6 +115,14 @@ def test_registered_names_exist():
     assert not wrong
 
 
+def test_every_architecture_has_its_place_among_the_api_pages():
+    pytest.importorskip('mmengine')
+    from kronattn_mm import registry
+    text = (ROOT / 'docs' / 'api' / 'models.md').read_text(encoding='utf-8')
+    assert set(re.findall(r'autoclass:: (\S+)', text)) == {
+        f'{module}.{name}' for name, module in registry._ON_DEMAND.items()}
+
+
 def named_scripts() -> dict[Path, set[str]]:
     found: dict[Path, set[str]] = {}
     for page in pages():
@@ -134,3 +142,27 @@ def test_help_names_the_options(script):
     assert 'xample' in answer.stdout or script.relative_to(ROOT).as_posix() in OWN_TOOLS
     if script.relative_to(ROOT).as_posix() not in OWN_TOOLS:
         assert not [word for word in named_scripts()[script] if word not in answer.stdout]
+
+
+# What needs neither data nor weights. The tutorial's commands have a test of their own.
+RUNNABLE = ('kronattn doctor', 'kronattn layers', 'kronattn --help',
+            'kronattn points mmdet::retinanet/retinanet_r50_fpn_1x_coco.py',
+            'kronattn cost --paper-table 2',
+            'python tools/analysis_tools/cost.py --paper-examples',
+            'python tools/analysis_tools/cost.py configs/efficient_attention/'
+            'mask-rcnn_r50_fpn_ea-res3-4-fpn1-5_32xb2-24e_coco.py',
+            'python tools/docs/config_table.py')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('command', RUNNABLE)
+def test_commands_that_need_nothing_run(command):
+    named = {' '.join(words) for page in pages() for words in commands(page)}
+    assert command in named
+    words = command.split()
+    words[:1] = [sys.executable, '-m', 'kronattn_mm.cli.command'] if words[0] == 'kronattn' \
+        else [sys.executable]
+    if command.endswith('config_table.py'):
+        words.append('--check')  # it would write
+    answer = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
