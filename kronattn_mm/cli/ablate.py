@@ -135,8 +135,7 @@ def _runner(arguments: argparse.Namespace) -> Any:
     for name in ('train_dataloader', 'train_cfg', 'optim_wrapper', 'param_scheduler',
                  'val_dataloader', 'val_cfg', 'val_evaluator', 'auto_scale_lr'):
         config[name] = None
-    for hook in ('visualization', 'checkpoint', 'logger'):
-        config.setdefault('default_hooks', {})[hook] = None
+    config.default_hooks = dict(logger=None, checkpoint=None)
     config.custom_hooks, config.visualizer = [], None
     config.load_from, config.resume, config.launcher = None, False, 'none'
     config.log_level = 'ERROR'
@@ -154,7 +153,7 @@ def _runner(arguments: argparse.Namespace) -> Any:
             runner._test_loop = runner.build_test_loop(runner._test_loop)
     except Exception as error:  # whatever datasets and metrics of any library raise
         raise UserError(f'the test of {arguments.config} cannot be set up: '
-                        f'{" ".join(str(error).split())[:300]}') from error
+                        f'{" ".join(str(error).split())[:300] or repr(error)}') from error
     return runner
 
 

@@ -43,6 +43,10 @@ test_dataloader = dict(
                  metainfo=dict(classes=('disc', 'box'))))
 test_evaluator = dict(type='ScoreSum')
 test_cfg = dict(type='TestLoop')
+default_hooks = dict(visualization=dict(type='DetVisualizationHook'),
+                     checkpoint=dict(type='CheckpointHook', interval=1))
+custom_hooks = [dict(type='kronattn_mm.FreezeHook')]
+visualizer = dict(type='DetLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')])
 custom_imports = dict(imports=['score_sum'], allow_failed_imports=False)
 """
 METRIC = """
@@ -85,6 +89,7 @@ def run(files: Path, *arguments: object) -> dict:
     code = ablate.main([str(argument) for argument in (
         files / 'config.py', files / 'trained.pth', '--out-dir', out, *arguments)])
     assert code == 0
+    assert {path.name for path in out.iterdir()} <= {'ablation.json', 'ablation.png', 'log'}
     with Image.open(out / 'ablation.png') as picture:
         picture.load()
         assert picture.width > 500
