@@ -41,12 +41,25 @@ def test_rows_of_the_tables():
     assert names == table_1 | table_2 | table_3
 
 
-@pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
+def test_widths_and_data_change_nothing_else():
+    backbones = {}
+    for path in FILES:
+        network, width, variant = parts(path)
+        backbone = dict(Config.fromfile(path).model.backbone)
+        assert backbone.pop('widen_factor') == float(width)
+        base = backbone.pop('base')
+        if network == 'mobilenetv2':
+            assert base == ('kronattn_mm.CIFARMobileNetV2' if 'cifar10' in path.name
+                            else 'mmpretrain.MobileNetV2')
+        assert backbone == backbones.setdefault((network, variant), backbone)
+
+
+@pytest.mark.parametrize('path', {parts(path)[::2]: path for path in FILES}.values(),
+                         ids=lambda path: path.stem)
 def test_attended_convolutions(path: Path):
-    network, width, variant = parts(path)
+    network, _, variant = parts(path)
     # Narrow, for speed: which convolutions are replaced does not depend on the width.
     narrow = {} if network == 'shufflenetv2' else {'model.backbone.widen_factor': 0.1}
-    assert Config.fromfile(path).model.backbone.widen_factor == float(width)
     model, _ = load_model(path, narrow)
     replaced = replaced_convs(model)
     inserted = inserted_layers(model)
