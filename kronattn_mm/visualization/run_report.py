@@ -55,6 +55,7 @@ class Run:
         checkpoints: Checkpoints, the newest last.
         environment: Names and values from the log.
         log: The newest log; None if there is none.
+        problem: Why the config could not be read, if it could not.
     """
 
     folder: Path
@@ -67,6 +68,7 @@ class Run:
     checkpoints: list[Path] = field(default_factory=list)
     environment: list[tuple[str, str]] = field(default_factory=list)
     log: Path | None = None
+    problem: str = ''
 
     @property
     def by_epoch(self) -> bool:
@@ -114,7 +116,11 @@ def read_run(folder: str | Path) -> Run:
     if files:
         dumped = [path for path in files if path.parent == folder]
         run.config_file = dumped[-1] if dumped else files[-1]
-        run.config = Config.fromfile(str(run.config_file))
+        try:
+            # What it imports is not needed to read it, and may be gone.
+            run.config = Config.fromfile(str(run.config_file), import_custom_modules=False)
+        except Exception as error:  # a config is a program
+            run.problem = f'Its config {run.config_file.name} cannot be read: {error}'
     with contextlib.suppress(FileNotFoundError):
         run.training, run.validation = read_scalars(folder)
     run.log = logs[-1] if logs else None
@@ -211,7 +217,7 @@ def inserted_and_changed(config_file: str | Path, source: str | Path | None,
         :func:`.report.write_page`.
     """
     told = _model_parts(config_file, image_shape)
-    config = Config.fromfile(str(config_file))
+    config = Config.fromfile(str(config_file), import_custom_modules=False)
     base, note = find_base(config_file, source)
     told['differences_note'] = note
     told['differences'] = [] if base is None else differences(base, config)
@@ -229,7 +235,7 @@ def _model_parts(config_file: str | Path, image_shape: tuple[int, int] | None) -
             (image_shape, 'as given')
         with quiet():
             status, cost = status_text(model, shape), cost_text(cost_report(model, shape))
-    except (ImportError, TypeError, ValueError) as error:
+    except Exception as error:  # of foreign code; the rest of the page does not depend on it
         return dict(status=f'not known: {error}', cost='')
     head = f'one image of {shape[0]} x {shape[1]} ({where}), on or off as the config says\n\n'
     return dict(status=head + status, cost=cost)
@@ -268,7 +274,7 @@ def _notes(run: Run) -> list[str]:
         first = next(record for record in run.training if not math.isfinite(record['loss']))
         notes.append(f'Its loss is not a number from step {first["step"]:,} on.')
     if run.config is None:
-        notes.append('It left no config, so that nothing can be said of its model.')
+        notes.append(run.problem or 'It left no config, so that nothing can be said of its model.')
     if run.training and not run.validation:
         notes.append('It was never validated, so that there is no metric.')
     if not run.checkpoints:
@@ -470,7 +476,7 @@ def find_base(config_file: str | Path, source: str | Path | None) -> tuple[Confi
         file = Path(folder) / 'base.py'
         file.write_text(f'_base_ = {names!r}\n', encoding='utf-8')
         try:
-            base = Config.fromfile(str(file))
+            base = Config.fromfile(str(file), import_custom_modules=False)
         except Exception as error:  # of a package that is not installed, for example
             return None, f'The base of {Path(source).name} cannot be read: {error}'
     shown = ', '.join(name if '::' in name else Path(name).name for name in names)

@@ -125,6 +125,9 @@ def test_broken_runs(work_dir: Path, tmp_path: Path) -> None:
     write_report(work_dir, page)
     text = Text(page).words
     assert 'left no training scalars' in text and 'not known: ' in text
+    (work_dir / 'written.py').write_text('model = dict(\n')
+    write_report(work_dir, page)
+    assert 'Its config written.py cannot be read' in Text(page).words
     (work_dir / 'written.py').unlink()
     (work_dir / 'epoch_1.pth').write_bytes(b'half a file')
     write_report(work_dir, page)
@@ -182,15 +185,14 @@ def test_of_a_segmenter(shared: Path, tmp_path: Path) -> None:
                        KRONATTN_CAMVID_DATA=str(shared / 'data' / 'seg_mini'))
     subprocess.run(
         [sys.executable, ROOT / 'tools' / 'train.py', config, '--work-dir', tmp_path / 'run',
-         '--cfg-options', 'train_cfg.max_iters=4', 'train_cfg.val_interval=2',
-         'param_scheduler.1.end=4', 'default_hooks.logger.interval=1',
-         'val_dataloader.num_batch_per_epoch=2', 'default_hooks.visualization.draw=True',
-         'default_hooks.visualization.interval=1', 'model.backbone.init_cfg.type=Pretrained',
+         '--cfg-options', 'train_cfg.max_iters=12', 'train_cfg.val_interval=6',
+         'param_scheduler.1.end=12', 'default_hooks.logger.interval=2',
+         'val_dataloader.num_batch_per_epoch=4', 'model.backbone.init_cfg.type=Pretrained',
          'model.backbone.init_cfg.checkpoint='
          f'{shared / "weights" / "deeplab_mobilenet_v2_voc_backbone.pth"}'],
         check=True, env=environment, capture_output=True)
     write_report(tmp_path / 'run', tmp_path / 'page.html')
     page = Text(tmp_path / 'page.html')
-    assert '4 of 4 iterations' in page.words and 'mean IoU, %' in page.words
+    assert '12 of 12 iterations' in page.words and 'mean IoU, %' in page.words
     assert 'Derived from' in page.words
     assert sum(tag == 'img' for tag, _ in page.tags) >= 4
