@@ -1,5 +1,6 @@
 """The study of attended convolutions: what is compared, how it is judged, and that it resumes."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -139,6 +141,37 @@ def test_data_that_is_none(tmp_path: Path):
     cifar = tmp_path / 'cifar'
     (cifar / 'cifar-10-batches-py').mkdir(parents=True)
     assert prepare_data(cifar, tmp_path / 'x', None)['dataset']['data_root'] == str(cifar)
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f'studies_{name}', TOOL.with_name(f'{name}.py'))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(('arguments', 'message'), [
+    (['--data', 'nowhere'], 'nowhere is no CIFAR-10 folder'),
+    (['--data', 'nowhere', '--variants', 'static', '--gate', 'relu'],
+     'gate is an argument of none of static'),
+])
+def test_one_clear_sentence(tmp_path: Path, capfd, arguments: list[str], message: str):
+    assert load('attended_convs').main([*arguments, '--out', str(tmp_path / 'out')]) == 1
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert message in lines[0]
+
+
+def test_gates_of_what_was_not_trained(tmp_path: Path, capfd):
+    tool = load('gate_saturation')
+    assert tool.main([str(tmp_path)]) == 1
+    assert 'holds no config files' in capfd.readouterr().err
+    (tmp_path / 'config.py').write_text('model = None', encoding='utf-8')
+    assert tool.main([str(tmp_path)]) == 1
+    assert 'has no last_checkpoint; nothing was trained there' in capfd.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        tool.main([str(tmp_path), '--png', 'chart.jpg'])
+    assert stop.value.code == 2
 
 
 def call(out: Path, data: Path, *more: str) -> list[str]:
