@@ -23,6 +23,7 @@ source_suffix = {'.md': 'markdown'}
 exclude_patterns = ['images']
 
 myst_heading_anchors = 4
+highlight_language = 'none'  # of a block that names none: commands
 
 autodoc_member_order = 'bysource'
 # torch's own text about `forward` says nothing about our layers.

@@ -221,7 +221,7 @@ def first_sentence(text: str) -> str:
     text = ' '.join(text.split('\n\n')[0].split())
     sentence = re.split(r'(?<=[\w)"\]`])\.(?= |$)', text, maxsplit=1)[0]
     if len(sentence) > 100:
-        sentence = re.split('[:;] ', sentence, maxsplit=1)[0]
+        sentence = re.split('(?<=.{25})[:;] ', sentence, maxsplit=1)[0]
     return sentence.replace('|', '\\|') or 'see the file'
 
 
