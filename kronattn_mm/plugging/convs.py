@@ -15,7 +15,6 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from .after_norm import SumAfterNorm
 from .build import check_arguments, find_class
-from .fusing import check_fusing_order
 from .points import abbreviated_paths, split_points
 from .switch import Switch
 
@@ -122,9 +121,6 @@ def replace_convs(base: nn.Module, at: str, layer: dict[str, Any],
         if getattr(new, 'place', None) == 'after_norm':
             SumAfterNorm(parent, name, replaced[path])
         setattr(parent, name, new)
-    for path in replaced:
-        parent_path, _, name = path.rpartition('.')
-        check_fusing_order(base.get_submodule(parent_path), name)
 
 
 def geometry(conv: _ConvNd) -> dict[str, Any]:

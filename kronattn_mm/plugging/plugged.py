@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..registry import MODELS
 from .build import build_layer, find_class
 from .convs import replace_convs
+from .fusing import check_fusing_order
 from .insertion import Insertion, Insertions
 from .points import Point, describe_points, resolve_points
 from .probe import ProbeError, evaluating, output_shapes
@@ -165,6 +166,10 @@ def _replace(module: nn.Module, container: Insertions, convs: Sequence[dict]) ->
     for entry in convs:
         replace_convs(module, entry['at'], entry['layer'], container.replaced,
                       entry.get('enabled', True))
+    # After all entries: a neighbour may be replaced by another one.
+    for path in container.replaced:
+        parent, _, name = path.rpartition('.')
+        check_fusing_order(module.get_submodule(parent), name)
 
 
 def _entries(argument: str, entries: Sequence[dict], keys: Sequence[str]) -> Sequence[dict]:

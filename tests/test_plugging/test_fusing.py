@@ -163,14 +163,22 @@ class TestFused:
             fused(model)
 
 
-def test_a_norm_that_fusing_would_give_to_another_convolution():
-    class Chain(nn.Sequential):
-        def __init__(self):
-            super().__init__(nn.Conv2d(3, 3, 1), nn.ReLU(), nn.Conv2d(3, 3, 1),
-                             nn.BatchNorm2d(3))
+class Chain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.chain = nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU(), nn.Conv2d(3, 3, 1),
+                                   nn.BatchNorm2d(3))
 
-    with pytest.raises(ValueError, match="'2' of Chain lies between the convolution '0' and the "
-                       "batch norm '3'"):
-        plugged(base=Chain, at='2')
-    plugged(base=Chain, at='0+2')
-    plugged(base=Chain, at='0')
+    def forward(self, x):
+        return self.chain(x)
+
+
+def test_a_norm_that_fusing_would_give_to_another_convolution():
+    with pytest.raises(ValueError, match="'2' of Sequential lies between the convolution '0' and "
+                       "the batch norm '3'"):
+        plugged(base=Chain, at='chain.2')
+    plugged(base=Chain, at='chain')
+    plugged(base=Chain, at='chain.0')
+    layers = [dict(type=f'kronattn_mm.{kind}') for kind in TYPES[:2]]
+    MODELS.build(dict(type='kronattn_mm.Plugged', base=Chain, convs=[
+        dict(at='chain.2', layer=layers[0]), dict(at='chain.0', layer=layers[1])]))
