@@ -27,10 +27,11 @@ def status_text(model: nn.Module, image_shape: tuple[int, int] | None = None) ->
     total = sum(parameter.numel() for parameter in model.parameters())
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     added = sum(row.parameters for row in rows)
-    summary = (f'{len(rows)} inserted, {added:,} of {total:,} parameters '
-               f'({added / max(total, 1):.2%}); {trained:,} are trained '
-               f'({trained / max(total, 1):.2%})')
-    return f'{status_table(rows)}\n{summary}' if rows else f'nothing is inserted; {summary}'
+    trains = f'{trained:,} are trained ({trained / max(total, 1):.2%})'
+    if not rows:
+        return f'nothing is inserted; of {total:,} parameters {trains}'
+    return (f'{status_table(rows)}\n{len(rows)} inserted, {added:,} of {total:,} parameters '
+            f'({added / max(total, 1):.2%}); {trains}')
 
 
 def status_table(rows: Sequence[AttentionStatus]) -> str:

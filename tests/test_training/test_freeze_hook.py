@@ -97,13 +97,12 @@ def assert_only_trained_changed(before: dict, after: dict) -> None:
     assert not torch.equal(before[f'{ALSO}.weight'], after[f'{ALSO}.weight'])
 
 
-@pytest.mark.parametrize('epochs', [1, pytest.param(7, marks=pytest.mark.slow)])
-def test_frozen_tensors_are_bit_equal(small_config: Callable[..., Path], tmp_path: Path,
-                                      epochs: int) -> None:
-    """Seven epochs are 56 steps."""
+@pytest.mark.slow
+def test_frozen_tensors_are_bit_equal_after_fifty_steps(small_config: Callable[..., Path],
+                                                        tmp_path: Path) -> None:
     path = small_config(CONFIG + 'param_scheduler = []\n')
-    runner, watch = start(path, tmp_path / 'run', **{'train_cfg.max_epochs': epochs})
-    assert runner.iter == 8 * epochs
+    runner, watch = start(path, tmp_path / 'run', **{'train_cfg.max_epochs': 7})
+    assert runner.iter == 56
     assert_only_trained_changed(watch.before, runner.model.state_dict())
     # Inserted norms learn, all others keep their statistics.
     assert all(training == ('.attention.' in name) for name, training in watch.norms.items())
@@ -167,7 +166,8 @@ def small_run(work_dir: Path, epochs: int, resume: bool = False) -> tuple[dict, 
     Runner(model, str(work_dir), train_cfg=dict(by_epoch=True, max_epochs=epochs), resume=resume,
            train_dataloader=dict(dataset=data, sampler=dict(type='DefaultSampler', shuffle=False),
                                  batch_size=2),
-           optim_wrapper=dict(type='BFloat16OnCPU', optimizer=dict(type='AdamW', lr=1e-2)),
+           optim_wrapper=dict(type='BFloat16OnCPU', optimizer=dict(type='AdamW', lr=1e-2),
+                              paramwise_cfg=dict(norm_decay_mult=0.)),
            param_scheduler=[dict(type='LinearLR', by_epoch=False, end=3)],
            custom_hooks=[dict(type='EMAHook'), FreezeHook(), watch],
            randomness=dict(seed=0),
@@ -183,6 +183,11 @@ def test_mixed_precision_ema_and_resume(tmp_path: Path) -> None:
         assert straight[part].keys() == resumed[part].keys()
         for name, value in straight[part].items():
             assert torch.equal(value, resumed[part][name]), name
+    new = [name for name in before if '.attention.' in name and 'running' not in name
+           and 'num_batches' not in name]
+    assert len(straight['optimizer']['state']) == len(new)
+    log, = (tmp_path / 'straight').glob('*/*.log')
+    assert 'is skipped since its requires_grad' not in log.read_text(encoding='utf-8')
     for weights in (straight['state_dict'],  # the averages
                     {name.removeprefix('module.'): value
                      for name, value in straight['ema_state_dict'].items()}):
@@ -230,6 +235,18 @@ def test_what_the_model_itself_froze_stays_frozen() -> None:
 def test_bad_arguments(arguments: dict, error: type) -> None:
     with pytest.raises(error, match='train'):
         FreezeHook(**arguments)
+
+
+def test_new_parts_of_replaced_convolutions_are_trained_and_their_weights_are_not() -> None:
+    layer = dict(type='kronattn_mm.ShiftBalanceConv2d')
+    model = Plugged('mmdet.ResNet', depth=18, base_channels=8,
+                    convs=[dict(at='layer4.*.conv2', layer=layer)])
+    frozen = freeze_except(model, ['attention'])
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trained and all('.conv2.attention.' in name for name in trained)
+    assert not model.layer4[0].conv2.weight.requires_grad
+    inside = set(model.layer4[0].conv2.modules())
+    assert model.layer4[0].bn2 in frozen and not inside & set(frozen)
 
 
 def test_a_frozen_inserted_norm_stays_in_eval_mode() -> None:
