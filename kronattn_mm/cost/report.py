@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..plugging import inserted_layers, replaced_convs
+from ..plugging import inserted_layers, replaced_convs, switches
+from ..plugging.switch import all_on
 from .executed import ExecutedCost, counting, evaluating, executed_cost
 from .layers import layer_cost
 from .paper import PaperCost
@@ -119,7 +120,7 @@ class CostReport:
 
 
 def cost_report(model: nn.Module, image_shape: tuple[int, int]) -> CostReport:
-    """Work out the cost of everything that ``Plugged`` put into a model.
+    """Work out the cost of everything that ``Plugged`` put into a model, as if all of it was on.
 
     Args:
         model (nn.Module): A whole detector, segmenter or classifier.
@@ -132,6 +133,12 @@ def cost_report(model: nn.Module, image_shape: tuple[int, int]) -> CostReport:
     if not hasattr(model, 'extract_feat'):
         raise TypeError(f'{type(model).__name__} has no extract_feat; give a whole detector, '
                         'segmenter or classifier')
+    # What is switched off costs nothing, and what it would cost is asked for.
+    with all_on(switches(model).values()):
+        return _report(model, image_shape)
+
+
+def _report(model: nn.Module, image_shape: tuple[int, int]) -> CostReport:
     insertions = inserted_layers(model)
     modules = dict(model.named_modules())
     convs = {name: modules[name] for name in replaced_convs(model)}

@@ -7,6 +7,7 @@ from torch import nn
 
 import kronattn_mm.registry  # noqa: F401
 from kronattn_mm import attention_status
+from kronattn_mm.cost.report import cost_report
 from kronattn_mm.plugging import switches
 
 EA = dict(type='kronattn_mm.EfficientAttention2d', key_channels=4, value_channels=4)
@@ -68,6 +69,9 @@ def test_rows_of_a_detector():
     assert (res3.scale, fpn1.scale, conv.scale) == (1, 0.5, 1)
     assert (res3.trainable, fpn1.trainable, conv.trainable) == ('some', 'none', 'all')
     assert (res3.norms, fpn1.norms, conv.norms) == ('none', 'eval', 'train')
+    report = cost_report(model, (128, 192))
+    assert [layer.shape for layer in report.layers] == [res3.shape, fpn1.shape]
+    assert report.layers[0].reached and report.layers[0].executed.macc == res3.macs
     assert before == {name: (part.enabled, part.scale) for name, part in switches(model).items()}
 
 
