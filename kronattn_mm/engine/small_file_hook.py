@@ -11,7 +11,12 @@ from mmengine.runner import Runner
 
 from ..plugging.base_identity import base_state, digests, norm_keys
 from ..plugging.removal import added_keys
-from ..plugging.small_file import SmallFile, SmallFileError, extract_attention
+from ..plugging.small_file import (
+    SmallFile,
+    SmallFileError,
+    check_safetensors,
+    extract_attention,
+)
 from ..plugging.spec import spec_of
 from ..plugging.switching import unwrapped
 from ..registry import HOOKS
@@ -59,6 +64,7 @@ class SmallFileHook(Hook):
 
     def before_run(self, runner: Runner) -> None:
         """Find out what cannot be written before anything has been trained."""
+        check_safetensors()
         model = unwrapped(runner.model)
         if not added_keys(model):
             raise ValueError(f'SmallFileHook: nothing is inserted into this {type(model).__name__}')

@@ -18,6 +18,8 @@ With the plain weights that the layers were trained on, if those were frozen, th
 trained model back bit for bit.
 """
 
+import difflib
+import importlib
 import json
 import os
 import sys
@@ -39,7 +41,7 @@ from .base_identity import (
 )
 from .insertion import Insertions
 from .points import abbreviated_paths
-from .removal import added_keys
+from .removal import added_keys, unplug
 from .spec import differences, parts_of, plug_spec, spec_of
 from .switching import unwrapped
 
@@ -66,6 +68,7 @@ class SmallFile:
 
     def save(self, path: str | Path) -> None:
         """Write the file under a temporary name, and rename it."""
+        check_safetensors()
         from safetensors.torch import save_file
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,8 +170,10 @@ def read_small_file(path: str | Path) -> SmallFile:
     """Read a small file.
 
     Raises:
+        ImportError: If safetensors is not installed.
         SmallFileError: If the file is missing, damaged, or none of ours.
     """
+    check_safetensors()
     from safetensors import SafetensorError, safe_open
     path = Path(path)
     if not path.is_file():
@@ -261,7 +266,6 @@ def plug_from_file(model: nn.Module, file: str | Path | SmallFile, *,
     try:
         return load_attention(model, content, check=check)
     except Exception:
-        from .removal import unplug
         unplug(model)
         raise
 
@@ -349,6 +353,15 @@ def load_part(container: Insertions, content: SmallFile, path: str) -> None:
             {key: tensors[f'{conv_path}.{key}'] for key in replacement.added_keys()}, strict=False)
 
 
+def check_safetensors() -> None:
+    """Raise ImportError, with the command that mends it, unless safetensors is there."""
+    try:
+        importlib.import_module('safetensors.torch')
+    except ImportError as error:
+        raise ImportError(f'small files are safetensors files, and safetensors cannot be imported '
+                          f'({error}); install it with `pip install safetensors`') from error
+
+
 def package_versions() -> dict[str, str]:
     """Return the versions of the packages that matter and are in use."""
     return {name: sys.modules[name].__version__ for name in _PACKAGES if name in sys.modules}
@@ -432,7 +445,6 @@ def _keys_of_modules(base: Mapping[str, Tensor], modules: Sequence[str], kind: s
     for module in modules:
         keys = [key for key in base if key == module or key.startswith(module + '.')]
         if not keys:
-            import difflib
             paths = {key.rpartition('.')[0] for key in base}
             paths |= {path.rpartition('.')[0] for path in paths}
             near = difflib.get_close_matches(module, paths, n=1)
