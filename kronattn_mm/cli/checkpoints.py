@@ -54,6 +54,9 @@ def run_command(program: str, function: Callable[[], int]) -> int:
     except (ConfigError, ImportError, UserError, ValueError, TypeError) as error:
         print(f'{program}: error: {" ".join(str(error).split())}', file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever read the result has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:  # a full disk, for example: nobody's mistake
         print(f'{program}: error: {error}', file=sys.stderr)
         return 1
