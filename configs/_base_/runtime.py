@@ -4,6 +4,8 @@ _base_ = 'mmdet::_base_/default_runtime.py'
 
 custom_imports = dict(imports=['kronattn_mm'], allow_failed_imports=False)
 custom_hooks = [
+    # Says at the start what is inserted where, what it costs, and what of it is trained.
+    dict(type='kronattn_mm.AttentionStatusHook'),
     # Stops with a message when the loss is not finite, rather than after a night of it.
     dict(type='CheckInvalidLossHook', interval=50),
     # Random numbers of an epoch depend on seed and epoch only, so a resumed run goes on exactly.

@@ -413,7 +413,7 @@ def fake_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_training_goes_on_where_it_stopped(fake_train, monkeypatch) -> None:
     monkeypatch.setenv('STOP_AFTER', '1')
-    with pytest.raises(quickstart.QuickstartError, match='training failed .*power cut'):
+    with pytest.raises(quickstart.QuickstartError, match='training failed'):
         fake_train()
     monkeypatch.delenv('STOP_AFTER')
     log, said = fake_train()

@@ -22,6 +22,8 @@ default_hooks = dict(
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='SegVisualizationHook'))
 custom_hooks = [
+    # Says at the start what is inserted where, what it costs, and what of it is trained.
+    dict(type='kronattn_mm.AttentionStatusHook'),
     # Four pictures at each validation, in <work dir>/<time stamp>/vis_data/vis_image.
     dict(type='kronattn_mm.ValidationPictures', number=4),
 ]

@@ -13,9 +13,14 @@ default_hooks = dict(
     checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=2),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='VisualizationHook', enable=False))
-# The first makes resumed training equal to training that ran through; the second logs lambda and
-# the saturation of the gates at each validation.
-custom_hooks = [dict(type='kronattn_mm.EpochSeed'), dict(type='kronattn_mm.GateStatistics')]
+custom_hooks = [
+    # Resumed training is equal to training that ran through.
+    dict(type='kronattn_mm.EpochSeed'),
+    # Lambda and the saturation of the gates at each validation.
+    dict(type='kronattn_mm.GateStatistics'),
+    # Says at the start what is inserted where, what it costs, and what of it is trained.
+    dict(type='kronattn_mm.AttentionStatusHook'),
+]
 env_cfg = dict(
     cudnn_benchmark=True,
     mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
