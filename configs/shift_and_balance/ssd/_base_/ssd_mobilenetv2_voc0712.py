@@ -121,6 +121,8 @@ param_scheduler = [
 auto_scale_lr = dict(enable=False, base_batch_size=32)
 default_hooks = dict(checkpoint=dict(interval=10, max_keep_ckpts=2, save_best='auto'))
 custom_hooks = [
+    # Says at the start what is inserted where, what it costs, and what of it is trained.
+    dict(type='kronattn_mm.AttentionStatusHook'),
     dict(type='NumClassCheckHook'),
     dict(type='CheckInvalidLossHook', interval=50),
     dict(type='kronattn_mm.EpochSeed'),
