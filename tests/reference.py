@@ -156,7 +156,7 @@ GATES = {
 
 def attention_branch(x: np.ndarray, weights: dict[str, np.ndarray], gate: str | None,
                      norm: str | None, eps: float = 1e-5) -> np.ndarray:
-    """SB paper, equation 2 and its figure, in inference: one image ``(C, H, W)`` to ``(C_out,)``."""
+    """SB paper, equation 2 and its figure, in inference: image ``(C, H, W)`` to ``(C_out,)``."""
     def normalize(z: np.ndarray, name: str) -> np.ndarray:
         if norm is None:
             return z
