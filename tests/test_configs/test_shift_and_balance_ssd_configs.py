@@ -4,6 +4,7 @@ import copy
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -95,15 +96,16 @@ def test_every_width_and_variant_has_a_config() -> None:
     names = [path.stem for path in SMALL]
     for data in ('x0.5{}_bccd', 'x1.0{}_voc-mini'):
         assert all(f'ssd_mobilenetv2-{data.format(attention)}' in names
-                   for attention in ('', '-sb', '-se'))
+                   for attention in ('', '-sb', '-sb-after-norm', '-se'))
 
 
 @pytest.mark.parametrize('path', [path for path in PAPER + SMALL if variant(path)],
                          ids=lambda path: path.stem)
 def test_variants_differ_from_the_static_network_in_nothing_else(path: Path) -> None:
     attended = read(path)
-    static = read(path.with_name(path.name.replace(f'-{variant(path)}_', '_')))
-    assert len(attended.model.backbone.pop('convs')) == 1
+    static = read(path.with_name(re.sub('-(sb|se)[^_]*_', '_', path.name)))
+    entry, = attended.model.backbone.pop('convs')
+    assert entry.layer.get('place', 'before_norm').replace('_', '-') in f'{path.stem} before-norm'
     assert attended.to_dict() == static.to_dict()
 
 

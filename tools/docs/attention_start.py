@@ -27,6 +27,7 @@ VARIANTS = {
     'SB, lambda 0': dict(type='kronattn_mm.ShiftBalanceConv2d', lambda_init=0.),
     'SB, lambda 0.01': dict(type='kronattn_mm.ShiftBalanceConv2d', lambda_init=0.01),
     'SB, lambda 0.1': dict(type='kronattn_mm.ShiftBalanceConv2d', lambda_init=0.1),
+    'SB after norm': dict(type='kronattn_mm.ShiftBalanceConv2d', place='after_norm'),
     'SE': dict(type='kronattn_mm.SqueezeExciteConv2d'),
 }
 
