@@ -18,6 +18,9 @@ from .build import check_arguments, find_class
 from .points import abbreviated_paths, split_points
 from .switch import Switch
 
+# Where the methods come from that do nothing but convolve; mmcv's look for empty batches as well.
+_PLAIN = ('torch.nn.modules.conv', 'mmcv.cnn.bricks.wrappers')
+
 
 class Replacement(Switch):
     """One replaced convolution and the plain one that it took the place of.
@@ -137,6 +140,11 @@ def _build_conv(config: dict[str, Any], conv: _ConvNd, path: str) -> nn.Module:
     if set(conv.state_dict()) - {'weight', 'bias'}:
         raise ValueError(f'the convolution {path!r} is a {type(conv).__name__} with parameters of '
                          f'its own ({", ".join(conv.state_dict())}); only plain ones are replaced')
+    # ConvWS standardises its weight first, Conv2dAdaptivePadding pads by the input's size.
+    if conv.forward.__module__ not in _PLAIN or conv._conv_forward.__module__ not in _PLAIN:
+        raise ValueError(f'the convolution {path!r} is a {type(conv).__name__}, whose forward pass '
+                         'does more than convolve, which would be lost; only plain ones are '
+                         'replaced')
     if conv._forward_hooks or conv._forward_pre_hooks:
         raise ValueError(f'the convolution {path!r} carries a hook that would be lost')
     arguments = {key: value for key, value in config.items() if key not in ('type', '_scope_')}

@@ -108,3 +108,10 @@ class Sparse(nn.Conv2d):
 def test_bad_convs(convs, error, message):
     with pytest.raises(error, match=message):
         plugged(*convs)
+
+
+@pytest.mark.parametrize('kind', ['ConvWS', 'Conv2dAdaptivePadding'])
+def test_convolutions_that_do_more_are_refused(kind):
+    # Their keys are those of a plain one, so that only the results would tell.
+    with pytest.raises(ValueError, match=f'{kind}.*whose forward pass does more than convolve'):
+        plugged(dict(at='layer1', layer=SCALED), conv_cfg=dict(type=kind))
