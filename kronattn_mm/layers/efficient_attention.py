@@ -63,8 +63,9 @@ class _EfficientAttention(AttentionBlock):
         for conv in self._projections():
             # It reads the weights and calls no child: what was put in the place of one, and hooks
             # on one, would be passed over.
-            if type(conv) is not plain or conv._forward_hooks or conv._forward_pre_hooks or (
-                    conv.weight.dtype != x.dtype):
+            hooks = (conv._forward_hooks, conv._forward_pre_hooks, conv._backward_hooks,
+                     conv._backward_pre_hooks)
+            if type(conv) is not plain or any(hooks) or conv.weight.dtype != x.dtype:
                 return False
         if name == 'torch':
             return True

@@ -219,6 +219,11 @@ class TestWhenItRuns:
         handle = layer.values.register_forward_hook(lambda *args: seen.append(1))
         assert not self.regroups(layer, x) and seen
         handle.remove()
+        for register in ('register_full_backward_hook', 'register_full_backward_pre_hook'):
+            handle = getattr(layer.values, register)(lambda *args: seen.append(2))
+            layer(x.clone().requires_grad_()).sum().backward()
+            assert seen.pop() == 2
+            handle.remove()
         assert self.regroups(layer, x)
         layer.keys = nn.Sequential(layer.keys)
         assert not self.regroups(layer, x)
