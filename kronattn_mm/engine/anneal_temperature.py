@@ -5,6 +5,8 @@ Paper: "Dynamic Convolution: Attention over Convolution Kernels" (arXiv 1912.034
 leaves it at 30.
 """
 
+import math
+
 from mmengine.hooks import EMAHook, Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import EpochBasedTrainLoop, Runner
@@ -30,7 +32,7 @@ class AnnealTemperature(Hook):
 
     Raises:
         TypeError: If ``epochs`` is not an integer.
-        ValueError: If ``epochs`` or ``end`` is not positive; at the start of the run, if the model
+        ValueError: If ``epochs`` or ``end`` is not positive and finite; at the start of the run, if the model
             has no ``DynamicConv2d`` or the training does not count epochs.
     """
 
@@ -39,7 +41,7 @@ class AnnealTemperature(Hook):
             raise TypeError(f'epochs must be an integer, got {epochs!r}')
         if epochs < 1:
             raise ValueError(f'epochs must be at least 1, got {epochs}')
-        if isinstance(end, bool) or not isinstance(end, (int, float)) or not end > 0:
+        if isinstance(end, bool) or not isinstance(end, (int, float)) or not 0 < end < math.inf:
             raise ValueError(f'end must be a positive number, got {end!r}')
         self.epochs = epochs
         self.end = float(end)

@@ -100,6 +100,8 @@ def test_misuse(tmp_path):
         AnnealTemperature(epochs='3')
     with pytest.raises(ValueError, match='end must be a positive number, got 0'):
         AnnealTemperature(end=0)
+    with pytest.raises(ValueError, match='end must be a positive number, got inf'):
+        AnnealTemperature(end=float('inf'))
     with pytest.raises(ValueError, match='the model has no DynamicConv2d'):
         train(tmp_path / 'a', Net(dynamic=False), 1)
     with pytest.raises(ValueError, match='counts epochs, and IterBasedTrainLoop has none'):
