@@ -35,7 +35,7 @@ class GateStatistics(Hook):
         threshold (float): Below this a factor counts as vanished. Defaults to 1e-3.
 
     Raises:
-        TypeError: If ``num_batches`` is not an integer.
+        TypeError: If ``num_batches`` is not an integer or ``threshold`` not a number.
         ValueError: If ``num_batches`` or ``threshold`` is not positive.
     """
 
@@ -44,6 +44,8 @@ class GateStatistics(Hook):
             raise TypeError(f'num_batches must be an integer, got {num_batches!r}')
         if num_batches < 1:
             raise ValueError(f'num_batches must be at least 1, got {num_batches}')
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
+            raise TypeError(f'threshold must be a number, got {threshold!r}')
         if not threshold > 0:
             raise ValueError(f'threshold must be positive, got {threshold!r}')
         self.num_batches = num_batches

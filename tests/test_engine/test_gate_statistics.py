@@ -172,6 +172,7 @@ def test_in_the_logs_beside_the_metrics(tmp_path):
     (dict(num_batches=0), ValueError, 'num_batches must be at least 1, got 0'),
     (dict(num_batches=1.5), TypeError, 'num_batches must be an integer, got 1.5'),
     (dict(threshold=0), ValueError, 'threshold must be positive, got 0'),
+    (dict(threshold='1e-3'), TypeError, "threshold must be a number, got '1e-3'"),
 ])
 def test_misuse(arguments, error, message):
     with pytest.raises(error, match=message):
