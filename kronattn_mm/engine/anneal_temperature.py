@@ -32,8 +32,8 @@ class AnnealTemperature(Hook):
 
     Raises:
         TypeError: If ``epochs`` is not an integer.
-        ValueError: If ``epochs`` or ``end`` is not positive and finite; at the start of the run, if the model
-            has no ``DynamicConv2d`` or the training does not count epochs.
+        ValueError: If ``epochs`` or ``end`` is not positive and finite; at the start of the run, if
+            the model has no ``DynamicConv2d`` or the training does not count epochs.
     """
 
     def __init__(self, epochs: int = 10, end: float = 1.) -> None:
