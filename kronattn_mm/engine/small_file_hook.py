@@ -9,6 +9,7 @@ from typing import Any
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from ..layers.arguments import boolean
 from ..plugging.base_identity import base_state, digests, norm_keys
 from ..plugging.removal import added_keys
 from ..plugging.small_file import (
@@ -16,6 +17,7 @@ from ..plugging.small_file import (
     SmallFileError,
     check_safetensors,
     extract_attention,
+    keys_of_modules,
 )
 from ..plugging.spec import spec_of
 from ..plugging.switching import unwrapped
@@ -45,8 +47,10 @@ class SmallFileHook(Hook):
         licence (str): Licence of the weights, to be written into the file.
 
     Raises:
+        TypeError: If an argument has the wrong type; that of ``also`` at the start of the run.
         ValueError: At the start of the run: nothing is inserted, a layer's class is not
-            registered, or the base is trained too and ``allow_moved`` is not set.
+            registered, a module of ``also`` is not there, or the base is trained too and
+            ``allow_moved`` is not set.
     """
 
     # After CheckpointHook (VERY_LOW) has saved, and after EMAHook has swapped the weights.
@@ -54,8 +58,10 @@ class SmallFileHook(Hook):
 
     def __init__(self, also: Sequence[str] = (), include_norms: bool = False,
                  allow_moved: bool = False, licence: str = 'not stated') -> None:
-        self.options = dict(also=list(also), include_norms=include_norms, allow_moved=allow_moved,
-                            licence=licence)
+        if not isinstance(licence, str):
+            raise TypeError(f'licence must be a text, got {licence!r}')
+        self.options = dict(also=also, include_norms=boolean('include_norms', include_norms),
+                            allow_moved=boolean('allow_moved', allow_moved), licence=licence)
         self._start: Mapping[str, str] | None = None
         self._content: SmallFile | None = None
         self._times: dict[Path, int] = {}
@@ -69,6 +75,7 @@ class SmallFileHook(Hook):
         if not added_keys(model):
             raise ValueError(f'SmallFileHook: nothing is inserted into this {type(model).__name__}')
         spec_of(model)
+        keys_of_modules(base_state(model), self.options['also'], type(model).__name__)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Remember, on resuming, from which weights the run had started."""

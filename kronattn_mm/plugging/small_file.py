@@ -130,7 +130,7 @@ def extract_attention(model: nn.Module, *, config: str = '', plain: Mapping[str,
         raise SmallFileError(f'nothing is inserted into this {type(model).__name__}')
     state = dict(model.state_dict() if state is None else state)
     base = base_state(model, state)
-    also_keys = _keys_of_modules(base, also, type(model).__name__)
+    also_keys = keys_of_modules(base, also, type(model).__name__)
     extra_keys = set(also_keys) | (norm_keys(model) & set(base) if include_norms else set())
     moved = None
     if plain is not None:
@@ -438,8 +438,15 @@ def _load(model: nn.Module, content: SmallFile, name: str, ours: Iterable[str]) 
     model.load_state_dict(content.tensors, strict=False)
 
 
-def _keys_of_modules(base: Mapping[str, Tensor], modules: Sequence[str], kind: str) -> list[str]:
-    if isinstance(modules, str):
+def keys_of_modules(base: Mapping[str, Tensor], modules: Sequence[str], kind: str) -> list[str]:
+    """Return the keys of ``base``, the state of a ``kind``, that lie in ``modules`` (``also``).
+
+    Raises:
+        SmallFileError: If one of them is not there; the message has the nearest.
+        TypeError: If ``modules`` is no list of names.
+    """
+    if isinstance(modules, str) or not isinstance(modules, Sequence) or \
+            not all(isinstance(module, str) for module in modules):
         raise TypeError(f'`also` must be a list of module paths, got {modules!r}')
     found = []
     for module in modules:

@@ -182,6 +182,19 @@ def test_moved_statistics_are_noticed(tmp_path, caplog):
     assert torch.equal(content.tensors[key], trained[key])
 
 
+@pytest.mark.parametrize(('arguments', 'error', 'message'), [
+    (dict(also=['hed']), ValueError, "has no module 'hed' with weights; did you mean 'head'"),
+    (dict(also='head'), TypeError, "`also` must be a list of module paths, got 'head'"),
+    (dict(include_norms='yes'), TypeError, "include_norms must be True or False, got 'yes'"),
+    (dict(licence=None), TypeError, 'licence must be a text, got None'),
+])
+def test_misuse_is_told_before_the_first_step(arguments, error, message):
+    from kronattn_mm.engine import SmallFileHook
+    runner = type('Runner', (), dict(model=SmallClassifier(BACKBONE)))
+    with pytest.raises(error, match=message):
+        SmallFileHook(**arguments).before_run(runner)
+
+
 def test_nothing_inserted(tmp_path: Path):
     class Plain(SmallClassifier):
         def __init__(self, backbone):
