@@ -23,6 +23,7 @@ from .checkpoints import (
     add_check_arguments,
     as_dicts,
     built,
+    check_files,
     compare,
     load_exactly,
     read_checkpoint,
@@ -51,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _attach(arguments: argparse.Namespace) -> int:
+    check_files(arguments.output, (arguments.config, arguments.plain, arguments.file),
+                arguments.images)
     content = read_small_file(arguments.file)
     plain = read_checkpoint(arguments.plain)
     model, config = built(arguments.config, arguments.cfg_options)

@@ -77,6 +77,26 @@ def built(path: str, options: Mapping[str, Any] | None) -> tuple[nn.Module, Conf
     return model, config
 
 
+def check_files(output: Path, inputs: Iterable[str | None], images: Sequence[str]) -> None:
+    """Find out what is wrong with the files named before anything is computed or written.
+
+    Args:
+        output (Path): File to write.
+        inputs (Iterable[str or None]): Files that are read, which it must not replace.
+        images (Sequence[str]): Files of photographs.
+
+    Raises:
+        UserError: If ``output`` is a folder or one of ``inputs``, or an image cannot be read.
+    """
+    if output.is_dir():
+        raise UserError(f'{output} is a folder; name the file to write')
+    for path in inputs:
+        if path is not None and output.exists() and Path(path).exists() \
+                and output.samefile(path):
+            raise UserError(f'{output} is the file {path} that is read; name another file')
+    check_images(images)
+
+
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint; ``state_dict`` is among its keys whatever it was written by.
 

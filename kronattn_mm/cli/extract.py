@@ -17,6 +17,7 @@ from .checkpoints import (
     add_check_arguments,
     as_dicts,
     built,
+    check_files,
     compare,
     load_exactly,
     read_checkpoint,
@@ -61,6 +62,8 @@ def _metric(text: str) -> tuple[str, float]:
 
 
 def _extract(arguments: argparse.Namespace) -> int:
+    check_files(arguments.output, (arguments.config, arguments.checkpoint, arguments.plain),
+                arguments.images)
     model, config = built(arguments.config, arguments.cfg_options)
     state = read_checkpoint(arguments.checkpoint)['state_dict']
     load_exactly(model, state, arguments.checkpoint)

@@ -19,6 +19,7 @@ from .checkpoints import (
     add_check_arguments,
     as_dicts,
     built,
+    check_files,
     compare,
     load_exactly,
     read_checkpoint,
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _strip(arguments: argparse.Namespace) -> int:
+    check_files(arguments.output, (arguments.config, arguments.checkpoint), arguments.images)
     model, config = built(arguments.config, arguments.cfg_options)
     ours = added_keys(model)
     if not ours:

@@ -192,6 +192,28 @@ def test_mistakes_are_one_sentence(files, tmp_path, capsys):
     out.unlink(missing_ok=True)
 
 
+def test_what_is_read_is_never_replaced(files, tmp_path, capsys):
+    for name in ('plain.py', 'plugged.py', 'plain.pth', 'trained.pth'):
+        (tmp_path / name).write_bytes((files / name).read_bytes())
+    config, trained, plain = (tmp_path / name for name in ('plugged.py', 'trained.pth',
+                                                           'plain.pth'))
+    small, out = tmp_path / 'a.safetensors', tmp_path / 'out.pth'
+    assert call(extract, capsys, config, trained, small)[0] == 0
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for tool, arguments, message in (
+            (extract, (config, trained, trained), 'that is read; name another file'),
+            (extract, (config, trained, plain, '--plain', plain), 'that is read'),
+            (extract, (config, trained, tmp_path), 'is a folder; name the file to write'),
+            (attach, (config, plain, small, plain), 'that is read'),
+            (attach, (config, plain, small, small), 'that is read'),
+            (attach, (config, plain, small, out, '--images', config), 'cannot be read'),
+            (strip, (config, trained, trained), 'that is read'),
+            (strip, (config, trained, out, '--images', 'no.jpg'), 'does not exist')):
+        code, _, error = call(tool, capsys, *arguments)
+        assert code == 2 and message in error, error
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before, arguments
+
+
 def test_a_difference_is_an_exit_code(files, tmp_path, capsys, monkeypatch):
     real = extract.load_attention
 
