@@ -19,10 +19,10 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from torch import nn
 
-from ..cost.command_line import Parser
+from ..cost.command_line import ConfigOptions, Parser
 from ..cost.config import load_config, quiet, without_weights
 from ..plugging.base_identity import base_state, moved_from
 from ..plugging.convs import Replacement
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--out-dir', type=Path, default=Path('out/ablation'), metavar='DIR',
                         help='folder for ablation.json and ablation.png (default: %(default)s)')
     parser.add_argument('--json', action='store_true', help='print JSON instead of a table')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE',
+    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, metavar='KEY=VALUE',
                         help='replace entries of the config')
     arguments = parser.parse_args(argv)
     return run_command(parser.prog, lambda: _ablate(arguments))

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from torch import Tensor, nn
 
+from ..cost.command_line import ConfigOptions
 from ..cost.config import ConfigError, load_model, quiet
 from .show import UserError, build_pipeline, check_images
 
@@ -43,7 +44,7 @@ def add_check_arguments(parser: argparse.ArgumentParser) -> None:
                         help='largest difference that still passes, in the units of the outputs '
                         '(default: %(default)s, bit for bit)')
     parser.add_argument('--json', action='store_true', help='print JSON instead of text')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE',
+    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, metavar='KEY=VALUE',
                         help='replace entries of the config, such as model.backbone.depth=101')
 
 

@@ -27,7 +27,7 @@ class UserError(Exception):
 
 
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    from mmengine.config import DictAction
+    from ..cost.command_line import ConfigOptions
 
     parser = argparse.ArgumentParser(
         description='Draw the global attention maps (template maps) of an inserted layer over '
@@ -43,7 +43,7 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--out-dir', type=Path, default=Path('out/attention_maps'), metavar='DIR',
                         help='folder for the pictures (default: %(default)s)')
     parser.add_argument('--device', default='cpu', help='such as cuda:0 (default: %(default)s)')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE',
+    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, metavar='KEY=VALUE',
                         help='settings of the config to override')
     args = parser.parse_args(arguments)
     if args.maps < 1:

@@ -5,10 +5,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from mmengine.config import DictAction
 from torch import nn
 
-from ..cost.command_line import Parser
+from ..cost.command_line import ConfigOptions, Parser
 from ..cost.config import ConfigError
 from .checkpoint import (
     Checkpoint,
@@ -54,7 +53,7 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--allow', nargs='+', default=[], metavar='KEY',
                         help='keys that may be missing, left over (then dropped) or of another '
                         'shape (then dropped): dotted paths, or patterns with *')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE',
+    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, metavar='KEY=VALUE',
                         help='replace entries of CONFIG')
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from mmengine.config import Config, DictAction
@@ -23,6 +23,21 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f'{self.prog}: error: {message} (--help shows how to call it)\n')
 
 
+class ConfigOptions(DictAction):
+    """mmengine's action for --cfg-options, to which a word without ``=`` is a mistake in words."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace,
+                 values: Sequence[str], option_string: str | None = None) -> None:
+        for word in values:
+            key, equals, _ = word.partition('=')
+            if not key or not equals:
+                raise argparse.ArgumentError(self, f'expected KEY=VALUE, got {word!r}')
+        try:
+            super().__call__(parser, namespace, values, option_string)
+        except AssertionError as error:  # brackets that do not match
+            raise argparse.ArgumentError(self, str(error)) from error
+
+
 def add_model_arguments(parser: argparse.ArgumentParser, config_needed: bool = True) -> None:
     """Add CONFIG, --shape, --json and --cfg-options."""
     parser.add_argument('config', metavar='CONFIG', nargs=None if config_needed else '?',
@@ -32,7 +47,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, config_needed: bool = T
                         help='height and width of the image after resizing (default: what the '
                         "config's test pipeline resizes to, or a common size; it is printed)")
     parser.add_argument('--json', action='store_true', help='print JSON instead of a table')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE',
+    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, metavar='KEY=VALUE',
                         help='replace entries of the config, such as model.backbone.depth=101')
 
 

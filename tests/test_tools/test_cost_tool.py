@@ -151,6 +151,8 @@ def test_figure_2(cost, tmp_path, capfd):
     (['absent.py', '--shape', '0', '64'], "height and width must be positive integers, got '0'"),
     (['absent.py', '--shape', 'a', '64'], "height and width must be positive integers, got 'a'"),
     (['absent.py', '--shape', '64'], 'expected 2 arguments'),
+    (['absent.py', '--cfg-options', 'depth'], "expected KEY=VALUE, got 'depth'"),
+    (['absent.py', '--cfg-options', 'a=[1,(2'], 'Imbalanced brackets'),
     (['--shape', '64', '64', '--paper-examples'], 'need a CONFIG'),
     (['--paper-table', '7'], "invalid choice: '7'"),
     (['--figure', 'figure.jpg'], "invalid PNG file name value: 'figure.jpg'"),

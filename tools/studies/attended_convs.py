@@ -23,6 +23,7 @@ explains what is measured.
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,8 +41,7 @@ examples:
 
 def parse_arguments(argv: list[str] | None = None) -> tuple[argparse.ArgumentParser,
                                                             argparse.Namespace]:
-    from mmengine.config import DictAction
-
+    from kronattn_mm.cost.command_line import ConfigOptions
     from kronattn_mm.layers.attended_conv import PLACES
     from kronattn_mm.layers.attention_branch import GATES
     from kronattn_mm.studies import VARIANTS
@@ -72,7 +72,7 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[argparse.ArgumentPar
                         help="dropout in the branch's hidden layer")
     parser.add_argument('--place', choices=PLACES, nargs='+', default=[],
                         help="where trunk and branch meet: before or after the trunk's norm")
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE',
+    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, metavar='KEY=VALUE',
                         default={}, help='other entries of the config, such as '
                         'optim_wrapper.optimizer.lr=0.05')
     return parser, parser.parse_args(argv)
@@ -160,7 +160,7 @@ def _seed(text: str) -> int:
 
 def _number(text: str) -> float:
     value = float(text)
-    if not value > 0:
+    if not 0 < value < math.inf:
         raise ValueError
     return value
 
