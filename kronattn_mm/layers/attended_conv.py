@@ -58,6 +58,12 @@ class Conv2d(_ConvNd):
             padding = 0
         return functional.conv2d(x, weight, bias, self.stride, padding, self.dilation, groups)
 
+    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        # mmcv's efficient_conv_bn_eval calls this with weights of its own, and nothing else.
+        raise RuntimeError(f'{type(self).__name__} cannot be run as a plain convolution, which '
+                           'would leave its attention out; turn off efficient_conv_bn_eval '
+                           '(kronattn_mm.plugging.fused folds batch norms)')
+
     def check_input(self, x: Tensor) -> None:
         """Raise ValueError unless ``x`` has the shape ``(N, in_channels, H, W)``."""
         if x.dim() != 4 or x.shape[1] != self.in_channels:

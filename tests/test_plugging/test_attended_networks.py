@@ -108,3 +108,13 @@ def test_a_copy_is_another_network():
             parameter.zero_()
         assert all(torch.equal(a, b) for a, b in zip(model(x), before, strict=True))
         assert not torch.equal(copied(x)[0], before[0])
+
+
+def test_convolutions_made_efficient_by_mmcv_are_refused():
+    """It would compute the convolution and its norm, and leave the attention out."""
+    from mmcv.cnn import ConvModule
+    block = ConvModule(3, 4, 1, norm_cfg=dict(type='BN'), efficient_conv_bn_eval=True,
+                       conv_cfg=dict(type='kronattn_mm.ShiftBalanceConv2d'))
+    block.eval()
+    with pytest.raises(RuntimeError, match='turn off efficient_conv_bn_eval'):
+        block(torch.randn(2, 3, 5, 5))
