@@ -5,6 +5,8 @@ import operator
 from collections.abc import Sequence
 from typing import SupportsFloat, SupportsIndex
 
+from torch import Tensor, nn
+
 
 def positive_int(name: str, value: SupportsIndex) -> int:
     """Return ``value`` if it is an integer (numpy's too) of at least one.
@@ -72,3 +74,17 @@ def choice(name: str, value: str | None, choices: Sequence[str | None]) -> str |
     if not isinstance(value, (str, type(None))) or value not in choices:
         raise ValueError(f'{name} must be one of {", ".join(map(repr, choices))}, got {value!r}')
     return value
+
+
+def check_input(layer: nn.Module, x: Tensor, spatial_dims: int = 2) -> None:
+    """Raise ValueError unless ``x`` is ``(N, layer.in_channels, *spatial)``.
+
+    Args:
+        layer (nn.Module): Whose input it is.
+        x (Tensor): The input.
+        spatial_dims (int): Number of spatial dimensions, 1 to 3. Defaults to 2.
+    """
+    if x.dim() != spatial_dims + 2 or x.shape[1] != layer.in_channels:
+        dims = ('L', 'H, W', 'D, H, W')[spatial_dims - 1]
+        raise ValueError(f'{type(layer).__name__} takes a tensor of shape (N, '
+                         f'{layer.in_channels}, {dims}), got {tuple(x.shape)}')

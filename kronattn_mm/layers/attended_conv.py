@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.utils import _pair
 
-from .arguments import boolean, choice, positive_int, positive_number
+from .arguments import boolean, check_input, choice, positive_int, positive_number
 from .attention_branch import norm_factor_and_offset
 
 PLACES = ('before_norm', 'after_norm')
@@ -63,12 +63,6 @@ class Conv2d(_ConvNd):
         raise RuntimeError(f'{type(self).__name__} cannot be run as a plain convolution, which '
                            'would leave its attention out; turn off efficient_conv_bn_eval '
                            '(kronattn_mm.plugging.fused folds batch norms)')
-
-    def check_input(self, x: Tensor) -> None:
-        """Raise ValueError unless ``x`` has the shape ``(N, in_channels, H, W)``."""
-        if x.dim() != 4 or x.shape[1] != self.in_channels:
-            raise ValueError(f'{type(self).__name__} takes a tensor of shape (N, '
-                             f'{self.in_channels}, H, W), got {tuple(x.shape)}')
 
     def fold_norm_into_weight(self, norm: _BatchNorm) -> Tensor:
         """Multiply weight and bias by the factor of a batch norm in eval mode.
@@ -121,7 +115,7 @@ class BranchedConv:
             RuntimeError: If trunk and branch are to meet after the norm and nobody arranged it.
             ValueError: If ``x`` has another shape.
         """
-        self.check_input(x)
+        check_input(self, x)
         if self.place == 'before_norm':
             return self.combine(self.trunk(x), self.attention(x))
         if not self.joined:

@@ -15,7 +15,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from ..ops.checks import check_normalization
-from .arguments import boolean, divisible_by_heads, positive_int
+from .arguments import boolean, check_input, divisible_by_heads, positive_int
 
 
 class AttentionBlock(nn.Module):
@@ -100,7 +100,4 @@ class AttentionBlock(nn.Module):
         return x.unflatten(1, (self.num_heads, -1)).flatten(3)
 
     def _check_input(self, x: Tensor) -> None:
-        if x.dim() != self.spatial_dims + 2 or x.shape[1] != self.in_channels:
-            dims = ('L', 'H, W', 'D, H, W')[self.spatial_dims - 1]
-            raise ValueError(f'{type(self).__name__} takes a tensor of shape (N, '
-                             f'{self.in_channels}, {dims}), got {tuple(x.shape)}')
+        check_input(self, x, self.spatial_dims)

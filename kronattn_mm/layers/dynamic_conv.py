@@ -29,7 +29,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..ops import mix_kernels, pointwise_convolution_by_image
-from .arguments import positive_int, positive_number
+from .arguments import check_input, positive_int, positive_number
 from .attended_conv import Conv2d
 from .attention_branch import norm_factor_and_offset
 
@@ -91,7 +91,7 @@ class MixedConv:
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve each image of ``x``, ``(N, in_channels, H, W)``, with its own mixed kernel."""
-        self.check_input(x)
+        check_input(self, x)
         shares = self.attention(x)
         if torch.compiler.is_exporting() and not self._pointwise:
             out = self._mix_outputs(x, shares.to(x.dtype))

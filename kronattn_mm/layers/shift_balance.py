@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .arguments import choice, finite_number, positive_int
+from .arguments import check_input, choice, finite_number, positive_int
 from .attended_conv import BranchedConv, Conv2d, hidden_units
 from .attention_branch import AttentionBranch, norm_factor_and_offset
 
@@ -146,9 +146,7 @@ class ShiftBalance2d(ShiftBranch):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x + lambda A(x) for ``x`` of shape ``(N, in_channels, H, W)``."""
-        if x.dim() != 4 or x.shape[1] != self.in_channels:
-            raise ValueError(f'{type(self).__name__} takes a tensor of shape (N, '
-                             f'{self.in_channels}, H, W), got {tuple(x.shape)}')
+        check_input(self, x)
         return x + _over_positions(super().forward(x), x)
 
     def extra_repr(self) -> str:

@@ -19,7 +19,7 @@ multiplication, and none by lambda.
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .arguments import boolean, positive_int
+from .arguments import boolean, check_input, positive_int
 from .attended_conv import BranchedConv, Conv2d, hidden_units
 from .attention_branch import AttentionBranch
 
@@ -108,9 +108,7 @@ class SqueezeExcite2d(AttentionBranch):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return A(x) x for ``x`` of shape ``(N, in_channels, H, W)``."""
-        if x.dim() != 4 or x.shape[1] != self.in_channels:
-            raise ValueError(f'{type(self).__name__} takes a tensor of shape (N, '
-                             f'{self.in_channels}, H, W), got {tuple(x.shape)}')
+        check_input(self, x)
         return x * super().forward(x).to(x.dtype)[:, :, None, None]
 
     def extra_repr(self) -> str:

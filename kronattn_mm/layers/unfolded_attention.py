@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ops import dot_product_attention
-from .arguments import boolean, positive_int
+from .arguments import boolean, check_input, positive_int
 
 _CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 _TRANSFORMS = ('', 'v', 'qkv')
@@ -120,10 +120,7 @@ class TransformedAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the attended map, ``(N, out_channels, *)``, for ``x`` ``(N, in_channels, *)``."""
-        if x.dim() != self.spatial_dims + 2 or x.shape[1] != self.in_channels:
-            dims = ('L', 'H, W', 'D, H, W')[self.spatial_dims - 1]
-            raise ValueError(f'{type(self).__name__} takes a tensor of shape (N, '
-                             f'{self.in_channels}, {dims}), got {tuple(x.shape)}')
+        check_input(self, x, self.spatial_dims)
         out = self.attend(x)
         if not self.residual:
             return out
