@@ -10,7 +10,6 @@ included. With --plain that is checked, and the plain model is evaluated too if 
 import argparse
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -246,10 +245,8 @@ def _draw(content: Mapping[str, Any], metric: str, note: str, path: Path) -> Non
 
 
 def _write(content: Mapping[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f'.{path.name}.{os.getpid()}.part')
-    part.write_text(json.dumps(content, indent=2) + '\n', encoding='utf-8')
-    part.replace(path)
+    from ..visualization.report import write_text
+    write_text(path, json.dumps(content, indent=2) + '\n')
 
 
 def _duration(seconds: float) -> str:

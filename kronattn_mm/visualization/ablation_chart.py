@@ -1,10 +1,11 @@
 """Charts of an ablation: the metric without each layer, and over the strength of all of them."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
+
+from .report import replacing
 
 
 def draw_ablation(path: str | Path, metric: str, values: Mapping[str, float],
@@ -39,7 +40,8 @@ def draw_ablation(path: str | Path, metric: str, values: Mapping[str, float],
         axes[1].set_ylabel(metric)
         axes[1].margins(y=0.2)
         axes[1].grid(alpha=0.3)
-    _save(figure, Path(path))
+    with replacing(path) as draft:
+        figure.savefig(draft, format='png')
 
 
 def _draw_bars(axes: object, metric: str, names: Sequence[str], values: Sequence[float]) -> None:
@@ -59,13 +61,3 @@ def _draw_bars(axes: object, metric: str, names: Sequence[str], values: Sequence
         axes.annotate(f'{value:.4g}{change}', (max(value, 0), place), va='center', fontsize=9,
                       textcoords='offset points', xytext=(4, 0),
                       bbox=dict(facecolor='white', edgecolor='none', pad=1))
-
-
-def _save(figure: Figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f'.{path.name}.{os.getpid()}.part')
-    try:
-        figure.savefig(part, format='png')
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)

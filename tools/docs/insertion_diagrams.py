@@ -13,6 +13,8 @@ import matplotlib
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 
+from kronattn_mm.visualization.report import replacing
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = 'example:\n  python tools/docs/insertion_diagrams.py docs/images'
 INK, PAPER, ACCENT = '#222222', '#eef1f4', '#a8320a'
@@ -67,11 +69,10 @@ class Diagram:
 
     def save(self, path: Path) -> None:
         """Write a PNG, under a temporary name until it is whole."""
-        temporary = path.with_suffix('.part')
-        self.figure.savefig(temporary, format='png', dpi=160, bbox_inches='tight',
-                            facecolor='white')
+        with replacing(path) as draft:
+            self.figure.savefig(draft, format='png', dpi=160, bbox_inches='tight',
+                                facecolor='white')
         plt.close(self.figure)
-        temporary.replace(path)
 
 
 def resnet() -> Diagram:
