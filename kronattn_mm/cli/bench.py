@@ -16,7 +16,7 @@ import torch
 
 from ..benchmark import PAPER_TABLES, compare, keep_freed_memory
 from ..benchmark.text import comparison_dict, comparison_text, machine, machine_text
-from ..cost.command_line import Parser
+from ..cost.command_line import Parser, positive_integer
 from ..cost.config import ConfigError, default_image_shape, load_model
 
 EXAMPLE = """kronattn bench --paper-table kao
@@ -31,17 +31,17 @@ def parse_arguments(argv: list[str] | None = None):
                       help='kao: Table 2 of Kronecker Attention Networks')
     what.add_argument('--model', nargs='+', metavar='CONFIG',
                       help='networks of these configs, against the first without its insertions')
-    parser.add_argument('--shape', nargs=2, type=_positive, metavar=('HEIGHT', 'WIDTH'),
+    parser.add_argument('--shape', nargs=2, type=positive_integer, metavar=('HEIGHT', 'WIDTH'),
                         help="with --model: pixels of the input (default: the config's)")
-    parser.add_argument('--batch', type=_positive, metavar='N',
+    parser.add_argument('--batch', type=positive_integer, metavar='N',
                         help='with --model: images in a batch (default: 1)')
     parser.add_argument('--training', action='store_true',
                         help='with --model: forward and backward in training mode')
-    parser.add_argument('--repetitions', type=_positive, default=15, metavar='N',
+    parser.add_argument('--repetitions', type=positive_integer, default=15, metavar='N',
                         help='turns of each operator (default: 15)')
-    parser.add_argument('--sizes', nargs='+', type=_positive, metavar='SIDE',
+    parser.add_argument('--sizes', nargs='+', type=positive_integer, metavar='SIDE',
                         help="sides of square maps (default: the table's)")
-    parser.add_argument('--threads', type=_positive, metavar='N',
+    parser.add_argument('--threads', type=positive_integer, metavar='N',
                         help="threads on the CPU (default: torch's choice)")
     parser.add_argument('--device', default='cpu', help='cpu or cuda (default: cpu)')
     parser.add_argument('--keep-memory', action='store_true',
@@ -143,13 +143,6 @@ def write_json(path: Path, data: dict) -> None:
     print(f'wrote {path}', file=sys.stderr)
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
-
-
 def _png(text: str) -> Path:
     path = Path(text)
     if path.suffix.lower() != '.png':
@@ -157,7 +150,6 @@ def _png(text: str) -> Path:
     return path
 
 
-_positive.__name__ = 'positive integer'  # argparse: "invalid positive integer value: '0'"
 _png.__name__ = 'PNG file name'
 
 if __name__ == '__main__':

@@ -23,6 +23,17 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f'{self.prog}: error: {message} (--help shows how to call it)\n')
 
 
+def positive_integer(text: str) -> int:
+    """Read a whole number of at least 1: a ``type`` for argparse."""
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+positive_integer.__name__ = 'positive integer'  # argparse: "invalid positive integer value: '0'"
+
+
 class ConfigOptions(DictAction):
     """mmengine's action for --cfg-options, to which a word without ``=`` is a mistake in words."""
 

@@ -8,11 +8,11 @@ leaves it at 30.
 import math
 
 from mmengine.hooks import EMAHook, Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch import nn
 
 from ..layers import DynamicConv2d
+from ..plugging.switching import unwrapped
 from ..registry import HOOKS
 
 
@@ -49,7 +49,7 @@ class AnnealTemperature(Hook):
 
     def before_run(self, runner: Runner) -> None:
         """Note what each convolution begins with, before a checkpoint replaces it."""
-        convs = dynamic_convs(_unwrapped(runner.model))
+        convs = dynamic_convs(unwrapped(runner.model))
         if not convs:
             raise ValueError('AnnealTemperature: the model has no DynamicConv2d')
         self._starts = {name: conv.attention.temperature.item() for name, conv in convs.items()}
@@ -62,7 +62,7 @@ class AnnealTemperature(Hook):
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Set the temperature of this epoch."""
-        self._set(_unwrapped(runner.model), runner.epoch)
+        self._set(unwrapped(runner.model), runner.epoch)
 
     def after_train_epoch(self, runner: Runner) -> None:
         """Put averaged temperatures right."""
@@ -81,7 +81,3 @@ def dynamic_convs(model: nn.Module) -> dict[str, DynamicConv2d]:
     """Return the dynamic convolutions of a model by their dotted paths."""
     return {name: module for name, module in model.named_modules()
             if isinstance(module, DynamicConv2d)}
-
-
-def _unwrapped(model: nn.Module) -> nn.Module:
-    return model.module if is_model_wrapper(model) else model

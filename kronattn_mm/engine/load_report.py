@@ -18,12 +18,12 @@ from typing import Any
 
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
-from mmengine.model import is_model_wrapper
 from mmengine.optim import OptimWrapper
 from mmengine.runner import CheckpointLoader, Runner
 from torch import Tensor, nn
 
 from ..plugging.insertion import Insertions
+from ..plugging.switching import unwrapped
 from ..registry import HOOKS
 
 _SHOWN = 5  # keys named in a message
@@ -181,7 +181,7 @@ class CheckLoadedKeysHook(Hook):
         """Look at what ``init_cfg`` is about to load, if the run trains."""
         if not isinstance(runner.optim_wrapper, OptimWrapper):
             return
-        for path, module, config in _pretrained(_unwrapped(runner.model)):
+        for path, module, config in _pretrained(unwrapped(runner.model)):
             report = loaded_keys(module, _with_prefix(config), self.allow)
             _log(f'init_cfg of {path or "the model"} from {config["checkpoint"]}', report)
             if report.missing or report.mismatched:
@@ -189,7 +189,7 @@ class CheckLoadedKeysHook(Hook):
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Look at what is about to go into the model."""
-        report = loaded_keys(_unwrapped(runner.model), checkpoint, self.allow)
+        report = loaded_keys(unwrapped(runner.model), checkpoint, self.allow)
         trains = isinstance(runner.optim_wrapper, OptimWrapper)
         _log('checkpoint', report)
         if not report.ok:
@@ -211,10 +211,6 @@ def _skeleton(model: nn.Module) -> nn.Module:
              for parameter in model.parameters()}
     empty |= {id(buffer): buffer.detach().to('meta') for buffer in model.buffers()}
     return copy.deepcopy(model, empty)
-
-
-def _unwrapped(model: nn.Module) -> nn.Module:
-    return model.module if is_model_wrapper(model) else model
 
 
 def _state_dict(checkpoint: Mapping[str, Any] | str | Path) -> dict[str, Tensor]:

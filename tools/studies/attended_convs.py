@@ -41,7 +41,7 @@ examples:
 
 def parse_arguments(argv: list[str] | None = None) -> tuple[argparse.ArgumentParser,
                                                             argparse.Namespace]:
-    from kronattn_mm.cost.command_line import ConfigOptions
+    from kronattn_mm.cost.command_line import ConfigOptions, positive_integer
     from kronattn_mm.layers.attended_conv import PLACES
     from kronattn_mm.layers.attention_branch import GATES
     from kronattn_mm.studies import VARIANTS
@@ -58,7 +58,8 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[argparse.ArgumentPar
                         default=['static', 'se-1', 'se-2', 'se-3', 'sb-1', 'sb-2', 'sb-3',
                                  'dyconv'], help=f'of {", ".join(VARIANTS)} (default: all but '
                         'se-block)')
-    parser.add_argument('--epochs', type=_positive, default=200, help='default: 200, as the paper')
+    parser.add_argument('--epochs', type=positive_integer, default=200,
+                        help='default: 200, as the paper')
     parser.add_argument('--seeds', type=_seed, nargs='+', default=[0, 1, 2, 3, 4], metavar='N',
                         help='default: 0 1 2 3 4; the paper has five')
     parser.add_argument('--lambda-init', type=float, nargs='+', default=[], metavar='X',
@@ -144,13 +145,6 @@ def _unpack(archive: Path, folder: Path) -> None:
         raise StudyError(str(error)) from error
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
-
-
 def _seed(text: str) -> int:
     value = int(text)
     if not 0 <= value < 2**32:
@@ -166,7 +160,6 @@ def _number(text: str) -> float:
 
 
 # argparse: "invalid positive integer value: '0'"
-_positive.__name__ = 'positive integer'
 _seed.__name__ = 'seed'
 _number.__name__ = 'positive number'
 

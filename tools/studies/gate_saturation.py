@@ -33,11 +33,12 @@ class GateError(Exception):
 
 def parse_arguments(argv: list[str] | None = None) -> tuple[argparse.ArgumentParser,
                                                             argparse.Namespace]:
+    from kronattn_mm.cost.command_line import positive_integer
     from kronattn_mm.visualization.gates import THRESHOLD
     parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLE,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('runs', type=Path, nargs='+', metavar='RUN', help='folder of a training')
-    parser.add_argument('--batches', type=_positive, default=4, metavar='N',
+    parser.add_argument('--batches', type=positive_integer, default=4, metavar='N',
                         help='batches of the validation pictures (default: 4)')
     parser.add_argument('--threshold', type=_number, default=THRESHOLD, metavar='X',
                         help='below this a factor counts as vanished (default: 0.001)')
@@ -135,13 +136,6 @@ def as_dict(networks: Mapping[str, Any]) -> dict[str, Any]:
         for name, recorder in networks.items()}
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
-
-
 def _number(text: str) -> float:
     value = float(text)
     if not value > 0:
@@ -157,7 +151,6 @@ def _png(text: str) -> Path:
 
 
 # argparse: "invalid positive integer value: '0'"
-_positive.__name__ = 'positive integer'
 _number.__name__ = 'positive number'
 _png.__name__ = 'PNG file name'
 
