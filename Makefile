@@ -46,7 +46,7 @@ help:
 	@echo 'make setup        only the environment in .venv (the others do that by themselves)'
 	@echo '                  PYTHON=<interpreter 3.10 to 3.12>   KRONATTN_TORCH_INDEX=<index with'
 	@echo '                  other builds of torch>   PIP_FIND_LINKS=<folder with an mmcv wheel>'
-	@echo 'make lint         ruff'
+	@echo 'make lint         ruff: rules and format'
 	@echo 'make clean        remove what builds and tests left; make clean-env removes .venv'
 
 setup:
@@ -78,6 +78,7 @@ docs: setup
 
 lint: setup
 	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check --quiet .
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

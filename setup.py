@@ -63,8 +63,9 @@ class BuildPyWithMim(build_py):
             for path in [source] if source.is_file() else sorted(source.rglob('*')):
                 relative = path.relative_to(ROOT)
                 # Set-up of a checkout has no meaning in an installed package.
-                skipped = (relative.parts[:2] == ('tools', 'setup')
-                           or '__pycache__' in relative.parts)
+                skipped = (
+                    relative.parts[:2] == ('tools', 'setup') or '__pycache__' in relative.parts
+                )
                 if path.is_file() and not skipped:
                     files[str(path)] = str(target_root / relative)
         return files
@@ -102,8 +103,10 @@ setup(
     # Nothing of OpenMMLab: its two distributions of the same modules exclude each other, and
     # which one is installed is the user's choice (extras forks and originals).
     install_requires=['torch'],
-    extras_require={purpose: read_requirements(purpose)
-                    for purpose in ('forks', 'originals', 'tools', 'tests', 'docs')},
+    extras_require={
+        purpose: read_requirements(purpose)
+        for purpose in ('forks', 'originals', 'tools', 'tests', 'docs')
+    },
     entry_points={'console_scripts': ['kronattn = kronattn_mm.cli.command:main']},
     packages=find_packages(include=[PACKAGE, f'{PACKAGE}.*']),
     package_data={PACKAGE: ['py.typed', '**/*.html', '**/*.css', '**/*.j2', '**/*.json']},

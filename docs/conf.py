@@ -41,14 +41,12 @@ html_show_copyright = False
 # Pages whose text lies elsewhere in the repository, where people who read it there look for it.
 TEXT_OF = {
     'repository/changelog': ROOT / 'CHANGELOG.md',
-    'repository/classification':
-        ROOT / 'configs/shift_and_balance/classification/README.md',
+    'repository/classification': ROOT / 'configs/shift_and_balance/classification/README.md',
     'repository/contributing': ROOT / 'CONTRIBUTING.md',
     'repository/efficient_attention': ROOT / 'configs/efficient_attention/README.md',
     'repository/kronecker_attention': ROOT / 'configs/kronecker_attention/README.md',
     'repository/readme': ROOT / 'README.md',
-    'repository/segmentation':
-        ROOT / 'configs/kronecker_attention/segmentation/README.md',
+    'repository/segmentation': ROOT / 'configs/kronecker_attention/segmentation/README.md',
     'repository/ssd': ROOT / 'configs/shift_and_balance/ssd/README.md',
 }
 _LINK = re.compile(r'(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s:]+)(?P<anchor>#[^)\s]*)?\)')

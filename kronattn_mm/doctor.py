@@ -18,20 +18,29 @@ from pathlib import Path
 
 OK, NOTE, BAD = 'ok', 'note', 'bad'
 # Module, distribution of the forks, those of the originals.
-STACKS = (('mmengine', 'onedl-mmengine', ('mmengine', )),
-          ('mmcv', 'onedl-mmcv', ('mmcv', 'mmcv-lite')),
-          ('mmdet', 'onedl-mmdetection', ('mmdet', )),
-          ('mmseg', 'onedl-mmsegmentation', ('mmsegmentation', )),
-          ('mmpretrain', 'onedl-mmpretrain', ('mmpretrain', )),
-          ('mim', 'onedl-mim', ('openmim', )))
+STACKS = (
+    ('mmengine', 'onedl-mmengine', ('mmengine',)),
+    ('mmcv', 'onedl-mmcv', ('mmcv', 'mmcv-lite')),
+    ('mmdet', 'onedl-mmdetection', ('mmdet',)),
+    ('mmseg', 'onedl-mmsegmentation', ('mmsegmentation',)),
+    ('mmpretrain', 'onedl-mmpretrain', ('mmpretrain',)),
+    ('mim', 'onedl-mim', ('openmim',)),
+)
 # Module, distribution, what needs it.
-OTHERS = (('torch', 'torch', 'everything'), ('torchvision', 'torchvision', 'mmcv, mmdet'),
-          ('numpy', 'numpy', 'everything'), ('triton', 'triton', 'kernels on a GPU'),
-          ('pycocotools', 'pycocotools', 'COCO metrics'),
-          ('matplotlib', 'matplotlib', 'charts and maps'), ('rich', 'rich', 'tables'),
-          ('tqdm', 'tqdm', 'progress'), ('jinja2', 'jinja2', 'reports'),
-          ('safetensors', 'safetensors', 'small files of inserted layers'),
-          ('onnx', 'onnx', 'export'), ('onnxruntime', 'onnxruntime', 'export'))
+OTHERS = (
+    ('torch', 'torch', 'everything'),
+    ('torchvision', 'torchvision', 'mmcv, mmdet'),
+    ('numpy', 'numpy', 'everything'),
+    ('triton', 'triton', 'kernels on a GPU'),
+    ('pycocotools', 'pycocotools', 'COCO metrics'),
+    ('matplotlib', 'matplotlib', 'charts and maps'),
+    ('rich', 'rich', 'tables'),
+    ('tqdm', 'tqdm', 'progress'),
+    ('jinja2', 'jinja2', 'reports'),
+    ('safetensors', 'safetensors', 'small files of inserted layers'),
+    ('onnx', 'onnx', 'export'),
+    ('onnxruntime', 'onnxruntime', 'export'),
+)
 _NEEDED = ('torch', 'numpy')
 _TOOLS = ('pycocotools', 'matplotlib', 'rich', 'tqdm', 'jinja2', 'safetensors')
 _IMPORTED = ('mmdet', 'mmseg', 'mmpretrain')
@@ -64,8 +73,9 @@ def examine() -> list[Finding]:
     try:
         findings = [*_system(), *_stacks(), *_packages(), *_operators(), *_devices()]
         findings += _layers()
-        findings[_after('OpenMMLab', findings):0] = [_import_result(name, process)
-                                                     for name, process in imports.items()]
+        findings[_after('OpenMMLab', findings) : 0] = [
+            _import_result(name, process) for name, process in imports.items()
+        ]
     finally:
         for process in imports.values():
             if process.poll() is None:
@@ -83,10 +93,16 @@ def _after(group: str, findings: Sequence[Finding]) -> int:
 def _system() -> Iterator[Finding]:
     version = platform.python_version()
     supported = (3, 10) <= sys.version_info[:2] <= (3, 12)
-    yield Finding('system', 'Python', OK if supported else NOTE, f'{version} at {sys.executable}',
-                  '' if supported else 'the OpenMMLab stacks are known to work with 3.10 to 3.12')
+    yield Finding(
+        'system',
+        'Python',
+        OK if supported else NOTE,
+        f'{version} at {sys.executable}',
+        '' if supported else 'the OpenMMLab stacks are known to work with 3.10 to 3.12',
+    )
     yield Finding('system', 'platform', OK, platform.platform())
     from .version import __version__
+
     yield Finding('system', 'kronattn_mm', OK, f'{__version__} at {Path(__file__).parent}')
 
 
@@ -96,31 +112,59 @@ def _stacks() -> Iterator[Finding]:
         installed = [name for name in (fork, *originals) if _version(name)]
         place = _place(module)
         if len(installed) > 1:
-            yield Finding('OpenMMLab', module, BAD,
-                          f'{" and ".join(installed)} are both installed, over the same files',
-                          f'pip uninstall -y {" ".join(installed)} && pip install {installed[0]}')
+            yield Finding(
+                'OpenMMLab',
+                module,
+                BAD,
+                f'{" and ".join(installed)} are both installed, over the same files',
+                f'pip uninstall -y {" ".join(installed)} && pip install {installed[0]}',
+            )
         elif installed and place is None:
-            yield Finding('OpenMMLab', module, BAD,
-                          f'{installed[0]} {_version(installed[0])} is listed, but its files are '
-                          'gone', 'pip install --force-reinstall --no-deps ' + installed[0])
+            yield Finding(
+                'OpenMMLab',
+                module,
+                BAD,
+                f'{installed[0]} {_version(installed[0])} is listed, but its files are gone',
+                'pip install --force-reinstall --no-deps ' + installed[0],
+            )
         elif installed:
             kinds.add('forks' if installed[0] == fork else 'originals')
-            yield Finding('OpenMMLab', module, OK,
-                          f'{installed[0]} {_version(installed[0])} at {place}')
+            yield Finding(
+                'OpenMMLab', module, OK, f'{installed[0]} {_version(installed[0])} at {place}'
+            )
         elif place is not None:
-            yield Finding('OpenMMLab', module, NOTE, f'files without a distribution at {place}',
-                          f'a checkout on the path, or a rest: remove it, or pip install {fork}')
+            yield Finding(
+                'OpenMMLab',
+                module,
+                NOTE,
+                f'files without a distribution at {place}',
+                f'a checkout on the path, or a rest: remove it, or pip install {fork}',
+            )
         else:
-            yield Finding('OpenMMLab', module, NOTE, 'not installed',
-                          '' if module == 'mim' else f'pip install {fork}')
+            yield Finding(
+                'OpenMMLab',
+                module,
+                NOTE,
+                'not installed',
+                '' if module == 'mim' else f'pip install {fork}',
+            )
     if len(kinds) > 1:
-        yield Finding('OpenMMLab', 'stack', BAD, 'forks and originals are mixed',
-                      "pip install 'kronattn-mm[forks]', after pip uninstall of the others")
+        yield Finding(
+            'OpenMMLab',
+            'stack',
+            BAD,
+            'forks and originals are mixed',
+            "pip install 'kronattn-mm[forks]', after pip uninstall of the others",
+        )
     setuptools = _version('setuptools') or '0'
     if 'originals' in kinds and int(setuptools.partition('.')[0]) >= 82:
-        yield Finding('OpenMMLab', 'setuptools', BAD,
-                      f'{setuptools} has no pkg_resources, which the originals import',
-                      "pip install 'setuptools<82'")
+        yield Finding(
+            'OpenMMLab',
+            'setuptools',
+            BAD,
+            f'{setuptools} has no pkg_resources, which the originals import',
+            "pip install 'setuptools<82'",
+        )
 
 
 def _packages() -> Iterator[Finding]:
@@ -129,12 +173,22 @@ def _packages() -> Iterator[Finding]:
         if version and place:
             yield Finding('packages', module, OK, f'{version} at {place}')
         elif version:
-            yield Finding('packages', module, BAD, f'{version} is listed, but its files are gone',
-                          f'pip install --force-reinstall --no-deps {distribution}')
+            yield Finding(
+                'packages',
+                module,
+                BAD,
+                f'{version} is listed, but its files are gone',
+                f'pip install --force-reinstall --no-deps {distribution}',
+            )
         else:
             remedy = f'pip install {distribution}' if module in (*_NEEDED, *_TOOLS) else ''
-            yield Finding('packages', module, BAD if module in _NEEDED else NOTE,
-                          f'not installed (for {purpose})', remedy)
+            yield Finding(
+                'packages',
+                module,
+                BAD if module in _NEEDED else NOTE,
+                f'not installed (for {purpose})',
+                remedy,
+            )
 
 
 def _version(distribution: str) -> str | None:
@@ -160,8 +214,13 @@ def _place(module: str) -> Path | None:
 
 def _start_import(module: str) -> subprocess.Popen:
     environment = dict(os.environ, PYTHONWARNINGS='ignore', OMP_NUM_THREADS='1')
-    return subprocess.Popen([sys.executable, '-c', f'import {module}'], env=environment,
-                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, '-c', f'import {module}'],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def _import_result(module: str, process: subprocess.Popen) -> Finding:
@@ -185,45 +244,72 @@ def _operators() -> Iterator[Finding]:
     if _place('mmcv') is None:
         return
     from .environment import check_mmcv
+
     try:
         check_mmcv()
     except ImportError as error:
         text = str(error)
-        yield Finding('operators', 'mmcv', BAD, text.partition(';')[0],
-                      text.partition('`')[2].partition('`')[0])
+        yield Finding(
+            'operators',
+            'mmcv',
+            BAD,
+            text.partition(';')[0],
+            text.partition('`')[2].partition('`')[0],
+        )
         return
     try:
         import torch
         from mmcv.ops import nms
-        boxes = torch.tensor([[0., 0., 8., 8.], [0., 0., 8., 7.], [9., 9., 12., 12.]])
+
+        boxes = torch.tensor([[0.0, 0.0, 8.0, 8.0], [0.0, 0.0, 8.0, 7.0], [9.0, 9.0, 12.0, 12.0]])
         _, kept = nms(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5)
     except Exception as error:  # whatever a binary built for something else raises
-        yield Finding('operators', 'mmcv', BAD, f'nms fails: {_line(error)}',
-                      'build mmcv for this torch: MMCV_WITH_OPS=1 pip install --force-reinstall '
-                      '--no-deps --no-cache-dir --no-build-isolation onedl-mmcv')
+        yield Finding(
+            'operators',
+            'mmcv',
+            BAD,
+            f'nms fails: {_line(error)}',
+            'build mmcv for this torch: MMCV_WITH_OPS=1 pip install --force-reinstall '
+            '--no-deps --no-cache-dir --no-build-isolation onedl-mmcv',
+        )
         return
     right = kept.tolist() == [0, 2]
-    yield Finding('operators', 'mmcv', OK if right else BAD,
-                  'compiled operators load, and nms is right' if right
-                  else f'nms keeps {kept.tolist()} instead of [0, 2]')
+    yield Finding(
+        'operators',
+        'mmcv',
+        OK if right else BAD,
+        'compiled operators load, and nms is right'
+        if right
+        else f'nms keeps {kept.tolist()} instead of [0, 2]',
+    )
 
 
 def _devices() -> Iterator[Finding]:
     if _place('torch') is None:
         return
     import torch
-    yield Finding('devices', 'cpu', OK, f'{os.cpu_count()} cores, {torch.get_num_threads()} '
-                                        'threads used by torch')
+
+    yield Finding(
+        'devices',
+        'cpu',
+        OK,
+        f'{os.cpu_count()} cores, {torch.get_num_threads()} threads used by torch',
+    )
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             device = torch.cuda.get_device_properties(index)
-            yield Finding('devices', f'cuda:{index}', OK,
-                          f'{device.name}, compute capability {device.major}.{device.minor}, '
-                          f'{device.total_memory / 2**30:.0f} GiB')
+            yield Finding(
+                'devices',
+                f'cuda:{index}',
+                OK,
+                f'{device.name}, compute capability {device.major}.{device.minor}, '
+                f'{device.total_memory / 2**30:.0f} GiB',
+            )
     else:
         built = torch.version.cuda
-        text = 'no GPU that torch can use' + (f' (it is built for CUDA {built})' if built else
-                                              ' (this torch is built for the CPU)')
+        text = 'no GPU that torch can use' + (
+            f' (it is built for CUDA {built})' if built else ' (this torch is built for the CPU)'
+        )
         yield Finding('devices', 'cuda', NOTE, text)
 
 
@@ -233,6 +319,7 @@ def _layers() -> Iterator[Finding]:
     import torch
 
     from . import layers
+
     devices = ['cpu', *(f'cuda:{index}' for index in range(torch.cuda.device_count()))]
     for device in devices:
         broken = {}
@@ -245,13 +332,19 @@ def _layers() -> Iterator[Finding]:
         if not broken:
             yield Finding('layers', device, OK, f'forward and backward of all {count} work')
         for name, problem in broken.items():
-            yield Finding('layers', f'{name} on {device}', BAD, problem,
-                          'please report this with the output of `kronattn doctor --json`')
+            yield Finding(
+                'layers',
+                f'{name} on {device}',
+                BAD,
+                problem,
+                'please report this with the output of `kronattn doctor --json`',
+            )
 
 
 def _try_layer(cls: type, name: str, device: str) -> None:
     """One forward and backward pass on a small map; every parameter must get a finite gradient."""
     import torch
+
     dimensions = int(name[-2])
     geometry = dict(out_channels=8, kernel_size=3, padding=1) if 'Conv' in name else {}
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):

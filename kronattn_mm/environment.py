@@ -26,7 +26,8 @@ def check_mmcv() -> None:
         raise ImportError(
             f'mmcv is installed without its compiled operators ({error}), and detectors need them; '
             f'build them with `MMCV_WITH_OPS=1 pip install --force-reinstall --no-deps '
-            f'--no-cache-dir --no-build-isolation {name}`') from error
+            f'--no-cache-dir --no-build-isolation {name}`'
+        ) from error
 
 
 def _installed(distributions: tuple[str, ...]) -> str | None:

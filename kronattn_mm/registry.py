@@ -24,8 +24,7 @@ _ON_DEMAND = {
     'SSDLiteNeck': 'kronattn_mm.models.necks.ssdlite_neck',
     'SSDHead': 'kronattn_mm.models.dense_heads.ssd_head',
     'SSDLiteHead': 'kronattn_mm.models.dense_heads.ssdlite_head',
-    'ClippedSSDAnchorGenerator':
-        'kronattn_mm.models.task_modules.clipped_ssd_anchor_generator',
+    'ClippedSSDAnchorGenerator': 'kronattn_mm.models.task_modules.clipped_ssd_anchor_generator',
     'DropoutLinearClsHead': 'kronattn_mm.models.cls_heads.dropout_linear_head',
     'AttentionHead': 'kronattn_mm.models.decode_heads.attention_head',
     'DeepLabV2Head': 'kronattn_mm.models.decode_heads.deeplabv2_head',
@@ -42,11 +41,13 @@ class OnDemandRegistry(Registry):
         return super().get(key)
 
 
-MODELS = OnDemandRegistry('model', parent=MMENGINE_MODELS, scope='kronattn_mm',
-                          locations=['kronattn_mm.plugging'])
+MODELS = OnDemandRegistry(
+    'model', parent=MMENGINE_MODELS, scope='kronattn_mm', locations=['kronattn_mm.plugging']
+)
 TASK_UTILS = OnDemandRegistry('task util', parent=MMENGINE_TASK_UTILS, scope='kronattn_mm')
-HOOKS = Registry('hook', parent=MMENGINE_HOOKS, scope='kronattn_mm',
-                 locations=['kronattn_mm.engine'])
+HOOKS = Registry(
+    'hook', parent=MMENGINE_HOOKS, scope='kronattn_mm', locations=['kronattn_mm.engine']
+)
 
 for _name in layers.__all__:
     MODELS.register_module(module=getattr(layers, _name))

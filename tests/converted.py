@@ -23,9 +23,12 @@ def trained(model: nn.Module) -> nn.Module:
     generator = torch.Generator().manual_seed(1)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            for tensor, low, high in ((module.weight, 0.5, 1.5), (module.bias, -0.3, 0.3),
-                                      (module.running_mean, -0.3, 0.3),
-                                      (module.running_var, 0.5, 1.5)):
+            for tensor, low, high in (
+                (module.weight, 0.5, 1.5),
+                (module.bias, -0.3, 0.3),
+                (module.running_mean, -0.3, 0.3),
+                (module.running_var, 0.5, 1.5),
+            ):
                 tensor.data.uniform_(low, high, generator=generator)
         elif isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)):
             fan = module.weight[0].numel()

@@ -30,8 +30,11 @@ def name(page: Path) -> str:
 
 def blocks(page: Path, language: str) -> list[str]:
     """The fenced blocks of a language in a page."""
-    return [match['code'] for match in _FENCE.finditer(page.read_text(encoding='utf-8'))
-            if match['language'] == language]
+    return [
+        match['code']
+        for match in _FENCE.finditer(page.read_text(encoding='utf-8'))
+        if match['language'] == language
+    ]
 
 
 def prose(page: Path) -> str:
@@ -76,9 +79,12 @@ def commands(page: Path) -> list[list[str]]:
             words = words[1:]
         if words and words[0].endswith('bin/python'):
             words[0] = 'python'
-        if words[:1] == ['kronattn'] or words[:1] == ['make'] \
-                or (words[:1] == ['python'] and len(words) > 1) \
-                or (words[:1] and words[0].startswith('tools/')):
+        if (
+            words[:1] == ['kronattn']
+            or words[:1] == ['make']
+            or (words[:1] == ['python'] and len(words) > 1)
+            or (words[:1] and words[0].startswith('tools/'))
+        ):
             found.append(words)
     return found
 
@@ -113,8 +119,11 @@ def _read(path: Path) -> tuple[set[str], list[Path]]:
     imported: list[Path] = []
     for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
         if isinstance(node, ast.Call) and getattr(node.func, 'attr', '') == 'add_argument':
-            found.update(value.value for value in node.args if isinstance(value, ast.Constant)
-                         and str(value.value).startswith('--'))
+            found.update(
+                value.value
+                for value in node.args
+                if isinstance(value, ast.Constant) and str(value.value).startswith('--')
+            )
         imported += _imported(node, path)
     return found, imported
 
@@ -125,8 +134,9 @@ def _imported(node: ast.AST, path: Path) -> Iterator[Path]:
         modules = [(alias.name, 0) for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
         base = node.module or ''
-        modules = [(base, node.level)] + [(f'{base}.{alias.name}'.strip('.'), node.level)
-                                          for alias in node.names]
+        modules = [(base, node.level)] + [
+            (f'{base}.{alias.name}'.strip('.'), node.level) for alias in node.names
+        ]
     else:
         return
     for module, level in modules:
@@ -134,5 +144,6 @@ def _imported(node: ast.AST, path: Path) -> Iterator[Path]:
         for place in places:
             file = place.joinpath(*module.split('.')).with_suffix('.py')
             package = place.joinpath(*module.split('.'), '__init__.py')
-            yield from (found for found in (file, package)
-                        if found.is_file() and found.is_relative_to(ROOT))
+            yield from (
+                found for found in (file, package) if found.is_file() and found.is_relative_to(ROOT)
+            )

@@ -15,11 +15,17 @@ import torch
 from torch import nn
 
 # The four projections of the attention blocks, and arguments that all of them must refuse.
-BLOCK_KEYS = [f'{name}.{part}' for name in ('keys', 'queries', 'values', 'reprojection')
-              for part in ('weight', 'bias')]
+BLOCK_KEYS = [
+    f'{name}.{part}'
+    for name in ('keys', 'queries', 'values', 'reprojection')
+    for part in ('weight', 'bias')
+]
 BLOCK_BAD_ARGUMENTS = [
-    (dict(key_channels=10, num_heads=4), ValueError,
-     r'key_channels=10 and num_heads=4; 10 allows num_heads in \[1, 2, 5, 10\]'),
+    (
+        dict(key_channels=10, num_heads=4),
+        ValueError,
+        r'key_channels=10 and num_heads=4; 10 allows num_heads in \[1, 2, 5, 10\]',
+    ),
     (dict(value_channels=9, num_heads=2, key_channels=4), ValueError, 'value_channels=9'),
     (dict(in_channels=0), ValueError, 'in_channels must be at least 1, got 0'),
     (dict(key_channels=2.5), TypeError, 'key_channels must be an integer, got 2.5'),
@@ -60,7 +66,7 @@ class LayerTester:
 
     @property
     def traced_variants(self) -> list[dict[str, Any]]:
-        return self.variants[:self.traced]
+        return self.variants[: self.traced]
 
     def build(self, variant: dict[str, Any] | None = None, **changes: Any) -> nn.Module:
         arguments = {**(self.variants[0] if variant is None else variant), **changes}
@@ -74,8 +80,12 @@ class LayerTester:
                 parameter.normal_(std=0.5)
         return layer
 
-    def input(self, shape: tuple[int, ...] | None = None, batch: int = 2,
-              dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    def input(
+        self,
+        shape: tuple[int, ...] | None = None,
+        batch: int = 2,
+        dtype: torch.dtype = torch.float32,
+    ) -> torch.Tensor:
         return torch.randn(batch, self.in_channels, *(shape or self.shapes[0]), dtype=dtype)
 
     # -- the list --------------------------------------------------------------------------------
@@ -140,8 +150,9 @@ class LayerTester:
             def run(x, *values, layer=layer, names=names):
                 return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), x)
 
-            values = [parameter.detach().clone().requires_grad_()
-                      for parameter in layer.parameters()]
+            values = [
+                parameter.detach().clone().requires_grad_() for parameter in layer.parameters()
+            ]
             assert torch.autograd.gradcheck(run, (x.requires_grad_(), *values)), variant
 
     def test_keys_are_stable(self):
@@ -186,8 +197,9 @@ class LayerTester:
             pytest.skip('memory formats are for images')
         layer = self.build_active()
         x = self.input()
-        torch.testing.assert_close(layer(x.contiguous(memory_format=torch.channels_last)),
-                                   layer(x), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            layer(x.contiguous(memory_format=torch.channels_last)), layer(x), rtol=1e-5, atol=1e-6
+        )
 
     def test_empty_batch(self):
         layer = self.build_active()
@@ -225,21 +237,30 @@ class LayerTester:
         for number, variant in enumerate(self.traced_variants):
             layer = self.build_active(variant).eval()
             file = tmp_path / f'{number}.onnx'
-            axes = {axis: torch.export.Dim.DYNAMIC for axis in (0, *range(2, 2 + len(
-                self.shapes[0])))}
+            axes = {
+                axis: torch.export.Dim.DYNAMIC for axis in (0, *range(2, 2 + len(self.shapes[0])))
+            }
             with warnings.catch_warnings():
                 warnings.simplefilter('ignore')
-                torch.onnx.export(layer, (self.input(),), str(file), dynamo=True, verbose=False,
-                                  dynamic_shapes=(axes,), input_names=['x'])
+                torch.onnx.export(
+                    layer,
+                    (self.input(),),
+                    str(file),
+                    dynamo=True,
+                    verbose=False,
+                    dynamic_shapes=(axes,),
+                    input_names=['x'],
+                )
             session = runtime.InferenceSession(str(file), providers=['CPUExecutionProvider'])
             for shape in self.shapes:
                 for batch in (2, 3):
                     x = self.input(shape, batch)
-                    actual, = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+                    (actual,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
                     with torch.no_grad():
                         wanted = layer(x).numpy()
-                    np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-5,
-                                               err_msg=f'{variant} {shape}')
+                    np.testing.assert_allclose(
+                        actual, wanted, rtol=1e-4, atol=1e-5, err_msg=f'{variant} {shape}'
+                    )
 
     def test_bad_arguments(self):
         for arguments, error, message in self.bad_arguments:

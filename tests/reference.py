@@ -9,8 +9,9 @@ def softmax(row: np.ndarray) -> np.ndarray:
     return exponentials / exponentials.sum()
 
 
-def dot_product_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray,
-                          normalization: str) -> np.ndarray:
+def dot_product_attention(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, normalization: str
+) -> np.ndarray:
     """EA paper, equations 1 and 2, with tokens in rows: Q (m, d_k), K (n, d_k), V (n, d_v)."""
     n = key.shape[0]
     result = np.zeros((query.shape[0], value.shape[1]))
@@ -22,8 +23,9 @@ def dot_product_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray,
     return result
 
 
-def efficient_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray,
-                        normalization: str) -> np.ndarray:
+def efficient_attention(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, normalization: str
+) -> np.ndarray:
     """EA paper, equations 3 and 4, with tokens in rows: Q (m, d_k), K (n, d_k), V (n, d_v)."""
     n, d_k = key.shape
     if normalization == 'softmax':
@@ -39,9 +41,14 @@ def efficient_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray,
     return result
 
 
-def attention_block(x: np.ndarray, weights: dict[str, np.ndarray], num_heads: int,
-                    normalization: str, attention=efficient_attention,
-                    pool=None) -> np.ndarray:
+def attention_block(
+    x: np.ndarray,
+    weights: dict[str, np.ndarray],
+    num_heads: int,
+    normalization: str,
+    attention=efficient_attention,
+    pool=None,
+) -> np.ndarray:
     """EA paper, section 3.2: the block around the operator, one image ``(C, *spatial)``."""
     tokens = x.reshape(x.shape[0], -1).T  # one row for each position
 
@@ -52,9 +59,15 @@ def attention_block(x: np.ndarray, weights: dict[str, np.ndarray], num_heads: in
     query, key, value = (project(name, tokens) for name in ('queries', 'keys', 'values'))
     if pool is not None:
         key, value = pool(key, x.shape[1:]), pool(value, x.shape[1:])
-    heads = [attention(*parts, normalization) for parts in zip(
-        np.split(query, num_heads, axis=1), np.split(key, num_heads, axis=1),
-        np.split(value, num_heads, axis=1), strict=True)]
+    heads = [
+        attention(*parts, normalization)
+        for parts in zip(
+            np.split(query, num_heads, axis=1),
+            np.split(key, num_heads, axis=1),
+            np.split(value, num_heads, axis=1),
+            strict=True,
+        )
+    ]
     attended = project('reprojection', np.concatenate(heads, axis=1))
     return x + attended.T.reshape(x.shape)
 
@@ -63,8 +76,13 @@ def max_pool_2x2(rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """2 x 2 maximum over a map given as rows of positions; what sticks out counts by itself."""
     height, width = shape
     grid = rows.reshape(height, width, -1)
-    return np.stack([grid[i:i + 2, j:j + 2].max(axis=(0, 1))
-                     for i in range(0, height, 2) for j in range(0, width, 2)])
+    return np.stack(
+        [
+            grid[i : i + 2, j : j + 2].max(axis=(0, 1))
+            for i in range(0, height, 2)
+            for j in range(0, width, 2)
+        ]
+    )
 
 
 def axis_averages(image: np.ndarray) -> list[np.ndarray]:
@@ -81,8 +99,12 @@ def axis_averages(image: np.ndarray) -> list[np.ndarray]:
     return vectors
 
 
-def kronecker_attention(image: np.ndarray, mode: str, weights: dict[str, np.ndarray] | None = None,
-                        normalize=lambda coefficients: coefficients) -> np.ndarray:
+def kronecker_attention(
+    image: np.ndarray,
+    mode: str,
+    weights: dict[str, np.ndarray] | None = None,
+    normalize=lambda coefficients: coefficients,
+) -> np.ndarray:
     """KAN paper, equations 16 to 18, one image ``(C, *spatial)``, without residual."""
     weights = weights or {}
 
@@ -119,13 +141,25 @@ def kronecker_attention(image: np.ndarray, mode: str, weights: dict[str, np.ndar
     return result
 
 
-def convolution(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None, stride=(1, 1),
-                padding=(0, 0), dilation=(1, 1), groups: int = 1,
-                mode: str = 'zeros') -> np.ndarray:
+def convolution(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray | None,
+    stride=(1, 1),
+    padding=(0, 0),
+    dilation=(1, 1),
+    groups: int = 1,
+    mode: str = 'zeros',
+) -> np.ndarray:
     """One image ``(C, H, W)`` convolved with ``(C_out, C / groups, kH, kW)``, loop by loop."""
-    pads = [(0, 0), (padding[0], ) * 2, (padding[1], ) * 2]
-    x = np.pad(x, pads, mode={'zeros': 'constant', 'circular': 'wrap', 'reflect': 'reflect',
-                              'replicate': 'edge'}[mode])
+    pads = [(0, 0), (padding[0],) * 2, (padding[1],) * 2]
+    x = np.pad(
+        x,
+        pads,
+        mode={'zeros': 'constant', 'circular': 'wrap', 'reflect': 'reflect', 'replicate': 'edge'}[
+            mode
+        ],
+    )
     c_out, c_in, kernel_h, kernel_w = weight.shape
     height = (x.shape[1] - dilation[0] * (kernel_h - 1) - 1) // stride[0] + 1
     width = (x.shape[2] - dilation[1] * (kernel_w - 1) - 1) // stride[1] + 1
@@ -137,9 +171,14 @@ def convolution(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None, stri
                 for c in range(c_in):
                     for a in range(kernel_h):
                         for b in range(kernel_w):
-                            out[o, i, j] += weight[o, c, a, b] * x[
-                                first + c, i * stride[0] + a * dilation[0],
-                                j * stride[1] + b * dilation[1]]
+                            out[o, i, j] += (
+                                weight[o, c, a, b]
+                                * x[
+                                    first + c,
+                                    i * stride[0] + a * dilation[0],
+                                    j * stride[1] + b * dilation[1],
+                                ]
+                            )
         if bias is not None:
             out[o] += bias[o]
     return out
@@ -154,21 +193,28 @@ GATES = {
 }
 
 
-def attention_branch(x: np.ndarray, weights: dict[str, np.ndarray], gate: str | None,
-                     norm: str | None, eps: float = 1e-5) -> np.ndarray:
+def attention_branch(
+    x: np.ndarray,
+    weights: dict[str, np.ndarray],
+    gate: str | None,
+    norm: str | None,
+    eps: float = 1e-5,
+) -> np.ndarray:
     """SB paper, equation 2 and its figure, in inference: image ``(C, H, W)`` to ``(C_out,)``."""
+
     def normalize(z: np.ndarray, name: str) -> np.ndarray:
         if norm is None:
             return z
         if norm == 'layer_norm':
-            z = (z - z.mean()) / np.sqrt(((z - z.mean())**2).mean() + eps)
+            z = (z - z.mean()) / np.sqrt(((z - z.mean()) ** 2).mean() + eps)
         else:
             z = (z - weights[f'{name}.running_mean']) / np.sqrt(
-                weights[f'{name}.running_var'] + eps)
+                weights[f'{name}.running_var'] + eps
+            )
         return z * weights[f'{name}.weight'] + weights[f'{name}.bias']
 
     z = np.array([channel.sum() / channel.size for channel in x])
-    z = weights['fc1.weight'] @ z + weights.get('fc1.bias', 0.)
+    z = weights['fc1.weight'] @ z + weights.get('fc1.bias', 0.0)
     z = np.maximum(normalize(z, 'norm1'), 0)
-    z = weights['fc2.weight'] @ z + weights.get('fc2.bias', 0.)
+    z = weights['fc2.weight'] @ z + weights.get('fc2.bias', 0.0)
     return GATES[gate](normalize(z, 'norm2'))

@@ -19,16 +19,22 @@ IGNORED = shutil.ignore_patterns('__pycache__', '.mim', '*.egg-info')
 
 
 def run(*command, cwd, **variables):
-    answer = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True,
-                            text=True, env={**os.environ, **variables})
+    answer = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **variables},
+    )
     assert answer.returncode == 0, answer.stdout + answer.stderr
     return answer.stdout.strip()
 
 
 def build(kind, source, target):
     """Calls the build backend as pip does, with this interpreter's setuptools."""
-    program = (f'import setuptools.build_meta as backend; '
-               f'print(backend.build_{kind}({str(target)!r}))')
+    program = (
+        f'import setuptools.build_meta as backend; print(backend.build_{kind}({str(target)!r}))'
+    )
     return target / run(sys.executable, '-c', program, cwd=source).splitlines()[-1]
 
 
@@ -36,8 +42,18 @@ def build(kind, source, target):
 def source(tmp_path_factory):
     """A copy of what belongs to the package, since building writes beside its sources."""
     folder = tmp_path_factory.mktemp('checkout')
-    for name in ('setup.py', 'MANIFEST.in', 'pyproject.toml', 'LICENSE', 'README.md',
-                 'model-index.yml', 'kronattn_mm', 'configs', 'tools', 'requirements'):
+    for name in (
+        'setup.py',
+        'MANIFEST.in',
+        'pyproject.toml',
+        'LICENSE',
+        'README.md',
+        'model-index.yml',
+        'kronattn_mm',
+        'configs',
+        'tools',
+        'requirements',
+    ):
         path = ROOT / name
         if path.is_dir():
             shutil.copytree(path, folder / name, ignore=IGNORED)
@@ -64,8 +80,11 @@ def files_below(*names):
     """The files of the checkout below some folders, as paths from its root."""
     found = set()
     for name in names:
-        found |= {str(path.relative_to(ROOT)) for path in (ROOT / name).rglob('*')
-                  if path.is_file() and not {'__pycache__', '.mim'} & set(path.parts)}
+        found |= {
+            str(path.relative_to(ROOT))
+            for path in (ROOT / name).rglob('*')
+            if path.is_file() and not {'__pycache__', '.mim'} & set(path.parts)
+        }
     return found
 
 
@@ -80,13 +99,18 @@ def test_the_source_archive_is_complete(archive):
 
 def test_the_wheel_has_tools_and_configs_inside(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    shipped = {name for name in files_below('configs', 'tools')
-               if not name.startswith('tools/setup/')}
+    shipped = {
+        name for name in files_below('configs', 'tools') if not name.startswith('tools/setup/')
+    }
     assert shipped
     assert {f'kronattn_mm/.mim/{name}' for name in shipped} <= names
     assert {name for name in files_below('kronattn_mm') if name.endswith('.py')} <= names
-    assert not any('__pycache__' in name or name.startswith(('tests/', 'tools/')) or
-                   '/.mim/tools/setup/' in name for name in names)
+    assert not any(
+        '__pycache__' in name
+        or name.startswith(('tests/', 'tools/'))
+        or '/.mim/tools/setup/' in name
+        for name in names
+    )
 
 
 def test_nothing_of_openmmlab_is_required(wheel):
@@ -98,8 +122,13 @@ def test_nothing_of_openmmlab_is_required(wheel):
     assert metadata['Requires-Python'] == '>=3.10'
     assert metadata['License-Expression'] == 'Apache-2.0'
     assert metadata['Version'] == __version__
-    assert set(metadata.get_all('Provides-Extra')) == {'forks', 'originals', 'tools', 'tests',
-                                                       'docs'}
+    assert set(metadata.get_all('Provides-Extra')) == {
+        'forks',
+        'originals',
+        'tools',
+        'tests',
+        'docs',
+    }
     forks = [line for line in requires if 'extra == "forks"' in line]
     assert any(line.startswith('onedl-mmdetection') for line in forks)
 
@@ -115,24 +144,48 @@ def site(wheel, tmp_path_factory):
     """site-packages of an empty environment with the wheel alone in it; and its interpreter."""
     folder = tmp_path_factory.mktemp('environment')
     venv.create(folder, with_pip=False, symlinks=True)
-    site, = folder.glob('lib/python3.*/site-packages')
-    run(sys.executable, '-m', 'pip', 'install', '--quiet', '--no-deps', '--no-index',
-        '--target', site, wheel, cwd=folder)
+    (site,) = folder.glob('lib/python3.*/site-packages')
+    run(
+        sys.executable,
+        '-m',
+        'pip',
+        'install',
+        '--quiet',
+        '--no-deps',
+        '--no-index',
+        '--target',
+        site,
+        wheel,
+        cwd=folder,
+    )
     return site
 
 
 def test_the_wheel_says_what_it_lacks_in_an_empty_environment(site):
     python = site.parents[2] / 'bin' / 'python'
-    assert run(python, '-I', '-c', 'import importlib.metadata as m; '
-               'print(m.version("kronattn-mm"))', cwd=site) == __version__
-    answer = subprocess.run([str(python), '-I', '-c', 'import kronattn_mm.ops'],
-                            capture_output=True, text=True, cwd=site)
+    assert (
+        run(
+            python,
+            '-I',
+            '-c',
+            'import importlib.metadata as m; print(m.version("kronattn-mm"))',
+            cwd=site,
+        )
+        == __version__
+    )
+    answer = subprocess.run(
+        [str(python), '-I', '-c', 'import kronattn_mm.ops'],
+        capture_output=True,
+        text=True,
+        cwd=site,
+    )
     assert "No module named 'torch'" in answer.stderr
 
 
 def test_the_installed_wheel_imports_with_torch_alone(site, tmp_path):
     """With torch's folder alone beside it; anything of OpenMMLab would not be found."""
     import torch
+
     torch_site = Path(torch.__file__).parents[1]
     alone = tmp_path / 'torch-alone'
     alone.mkdir()
@@ -140,22 +193,25 @@ def test_the_installed_wheel_imports_with_torch_alone(site, tmp_path):
         if not entry.name.startswith(('mm', 'onedl', 'kronattn', '__editable__')):
             (alone / entry.name).symlink_to(entry)
     python = site.parents[2] / 'bin' / 'python'
-    program = ('import sys, kronattn_mm, kronattn_mm.ops, kronattn_mm.layers; '
-               'assert not any(name.startswith("mm") and not name.startswith("mmap") '
-               'for name in sys.modules), "OpenMMLab"; print(kronattn_mm.__file__)')
+    program = (
+        'import sys, kronattn_mm, kronattn_mm.ops, kronattn_mm.layers; '
+        'assert not any(name.startswith("mm") and not name.startswith("mmap") '
+        'for name in sys.modules), "OpenMMLab"; print(kronattn_mm.__file__)'
+    )
     shown = run(python, '-c', program, cwd=tmp_path, PYTHONPATH=f'{site}{os.pathsep}{alone}')
     assert Path(shown).parent == site / 'kronattn_mm'
 
 
 def test_editable_install_links_tools_and_configs(source, tmp_path):
-    program = (f'import setuptools.build_meta as backend; '
-               f'print(backend.build_editable({str(tmp_path)!r}))')
+    program = (
+        f'import setuptools.build_meta as backend; print(backend.build_editable({str(tmp_path)!r}))'
+    )
     run(sys.executable, '-c', program, cwd=source)
     mim = source / 'kronattn_mm' / '.mim'
     for name in ('tools', 'configs'):
         assert (mim / name).is_symlink()
         assert (mim / name).resolve() == (source / name).resolve()
-    editable, = tmp_path.glob('*.whl')
+    (editable,) = tmp_path.glob('*.whl')
     assert not any('.mim' in name for name in zipfile.ZipFile(editable).namelist())
     # and once more, over the links that are there
     run(sys.executable, '-c', program, cwd=source)

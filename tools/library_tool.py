@@ -16,8 +16,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-LIBRARIES = {'mmdet': 'onedl-mmdetection', 'mmseg': 'onedl-mmsegmentation',
-             'mmpretrain': 'onedl-mmpretrain'}
+LIBRARIES = {
+    'mmdet': 'onedl-mmdetection',
+    'mmseg': 'onedl-mmsegmentation',
+    'mmpretrain': 'onedl-mmpretrain',
+}
 CONFIG_SUFFIXES = ('.py', '.json', '.yml', '.yaml')
 LEGACY_CHECKPOINT = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # torch.save before version 1.6
 SMALL_FILE = 1 << 20  # bytes; an annotation file without pictures is never larger
@@ -63,6 +66,7 @@ def main(tool: str, description: str) -> None:
 def rehearse(config: Any) -> None:
     """Go through the whole of a training with a few batches: ``--dry-run``."""
     from kronattn_mm.engine.dry_run import DryRunError, dry_run
+
     library = find_library(config, find_config(sys.argv[1:]))
     try:
         dry_run(lambda name: load_tool(library, name), config, other_arguments(sys.argv[1:]))
@@ -80,8 +84,11 @@ def other_arguments(arguments: Sequence[str]) -> list[str]:
             skipping = word == '--cfg-options'
         if word == '--work-dir':
             next(words, None)
-        elif not skipping and not word.startswith('--work-dir=') \
-                and not word.endswith(CONFIG_SUFFIXES):
+        elif (
+            not skipping
+            and not word.startswith('--work-dir=')
+            and not word.endswith(CONFIG_SUFFIXES)
+        ):
             left.append(word)
     return left
 
@@ -102,9 +109,11 @@ def prepare(tool: str) -> tuple[ModuleType, dict[str, Any]]:
         UserError: If something is not as it must be.
     """
     if importlib.util.find_spec('mmengine') is None:
-        raise UserError('mmengine is not installed; see README.md for the sets of packages that '
-                        'go together')
+        raise UserError(
+            'mmengine is not installed; see README.md for the sets of packages that go together'
+        )
     from mmengine.config import Config
+
     path = find_config(sys.argv[1:])
     try:
         config = Config.fromfile(str(path))
@@ -117,8 +126,11 @@ def prepare(tool: str) -> tuple[ModuleType, dict[str, Any]]:
     for loader in loaders(tool):
         for file in annotation_files(config.get(loader)):
             check_annotations(file, loader)
-    for checkpoint in (getattr(arguments, 'checkpoint', None), getattr(arguments, 'resume', None),
-                       config.get('load_from')):
+    for checkpoint in (
+        getattr(arguments, 'checkpoint', None),
+        getattr(arguments, 'resume', None),
+        config.get('load_from'),
+    ):
         if isinstance(checkpoint, str) and checkpoint != 'auto':
             check_checkpoint(checkpoint)
     if arguments.launcher == 'pytorch':
@@ -129,8 +141,11 @@ def prepare(tool: str) -> tuple[ModuleType, dict[str, Any]]:
 def find_config(arguments: Sequence[str]) -> Path:
     """Return the config among the arguments: the first that has the suffix of one."""
     for argument in arguments:
-        if argument.endswith(CONFIG_SUFFIXES) and not argument.startswith('-') \
-                and '=' not in argument:
+        if (
+            argument.endswith(CONFIG_SUFFIXES)
+            and not argument.startswith('-')
+            and '=' not in argument
+        ):
             path = Path(argument)
             break
     else:
@@ -139,16 +154,20 @@ def find_config(arguments: Sequence[str]) -> Path:
         return path
     siblings = [sibling.name for sibling in path.parent.glob(f'*{path.suffix}')]
     near = difflib.get_close_matches(path.name, siblings, n=1)
-    raise UserError(f'config {path} does not exist'
-                    + (f'; did you mean {path.parent / near[0]}?' if near else ''))
+    raise UserError(
+        f'config {path} does not exist'
+        + (f'; did you mean {path.parent / near[0]}?' if near else '')
+    )
 
 
 def find_library(config: dict[str, Any], path: Path) -> str:
     """Return the library a config is for, which is its default scope."""
     scope = config.get('default_scope')
     if scope not in LIBRARIES:
-        raise UserError(f'config {path} has the default_scope {scope!r}; it must be one of '
-                        f'{", ".join(map(repr, LIBRARIES))}, whose tool is to be run')
+        raise UserError(
+            f'config {path} has the default_scope {scope!r}; it must be one of '
+            f'{", ".join(map(repr, LIBRARIES))}, whose tool is to be run'
+        )
     return scope
 
 
@@ -157,25 +176,29 @@ def first_library() -> str:
     for library in LIBRARIES:
         if importlib.util.find_spec(library) is not None:
             return library
-    raise UserError('none of the libraries is installed whose tools this runs: '
-                    + ', '.join(LIBRARIES))
+    raise UserError(
+        'none of the libraries is installed whose tools this runs: ' + ', '.join(LIBRARIES)
+    )
 
 
 def load_tool(library: str, tool: str) -> ModuleType:
     """Import the library's own script, from its installed package or its checkout."""
     spec = importlib.util.find_spec(library)
     if spec is None or spec.origin is None:
-        raise UserError(f'{library} is not installed; install it with '
-                        f'`pip install {LIBRARIES[library]}`')
+        raise UserError(
+            f'{library} is not installed; install it with `pip install {LIBRARIES[library]}`'
+        )
     if library == 'mmdet':
         from kronattn_mm.environment import check_mmcv
+
         check_mmcv()
     package = Path(spec.origin).parent
     places = [package / '.mim' / 'tools' / tool, package.parent / 'tools' / tool]
     script = next((place for place in places if place.is_file()), None)
     if script is None:
-        raise UserError(f'{library} has no {tool} where it usually is: '
-                        + ' or '.join(map(str, places)))
+        raise UserError(
+            f'{library} has no {tool} where it usually is: ' + ' or '.join(map(str, places))
+        )
     name = f'{library}_{script.stem}_tool'
     spec = importlib.util.spec_from_file_location(name, script)
     module = importlib.util.module_from_spec(spec)
@@ -200,8 +223,10 @@ def check_annotations(file: str, loader: str) -> None:
     """Raise UserError if an annotation file is missing, empty or without pictures."""
     path = Path(file)
     if not path.is_file():
-        raise UserError(f'annotation file {file} does not exist; put the data there, or say where '
-                        f'it is with --cfg-options {loader}.dataset.data_root=FOLDER/')
+        raise UserError(
+            f'annotation file {file} does not exist; put the data there, or say where '
+            f'it is with --cfg-options {loader}.dataset.data_root=FOLDER/'
+        )
     if path.stat().st_size == 0:
         raise UserError(f'annotation file {file} is empty')
     if path.suffix != '.json' or path.stat().st_size > SMALL_FILE:
@@ -217,14 +242,14 @@ def check_annotations(file: str, loader: str) -> None:
 def empty_pictures(config: dict[str, Any], names: Sequence[str]) -> list[str]:
     """Return the pictures of data loaders that are files without content."""
     from mmengine.registry import DATASETS
+
     empty = []
     for name in names:
         if config.get(name) is None:
             continue
         dataset = DATASETS.build(dict(config[name]['dataset'], pipeline=[]))
         paths = (dataset.get_data_info(index)['img_path'] for index in range(len(dataset)))
-        empty += [path for path in paths
-                  if os.path.isfile(path) and os.path.getsize(path) == 0]
+        empty += [path for path in paths if os.path.isfile(path) and os.path.getsize(path) == 0]
     return empty
 
 
@@ -239,8 +264,10 @@ def check_checkpoint(file: str) -> None:
         legacy = stream.read(len(LEGACY_CHECKPOINT)) == LEGACY_CHECKPOINT
     # The index of a zip archive is at its end: a file that was cut off has none.
     if not legacy and not zipfile.is_zipfile(path):
-        raise UserError(f'checkpoint {file} is corrupt or incomplete ({path.stat().st_size} bytes '
-                        'that torch.load cannot read)')
+        raise UserError(
+            f'checkpoint {file} is corrupt or incomplete ({path.stat().st_size} bytes '
+            'that torch.load cannot read)'
+        )
 
 
 def join_processes_without_gpu(config: dict[str, Any]) -> None:
@@ -251,11 +278,15 @@ def join_processes_without_gpu(config: dict[str, Any]) -> None:
     `model_wrapper_cfg` if there is one.
     """
     import torch
+
     if torch.cuda.is_available():
         return
     torch.distributed.init_process_group('gloo')
-    wrapper = dict(type='MMDistributedDataParallel', broadcast_buffers=False,
-                   find_unused_parameters=config.get('find_unused_parameters', False))
+    wrapper = dict(
+        type='MMDistributedDataParallel',
+        broadcast_buffers=False,
+        find_unused_parameters=config.get('find_unused_parameters', False),
+    )
     wrapper.update(config.get('model_wrapper_cfg') or {}, device_ids=None)
     options = [f'model_wrapper_cfg.{key}={value}' for key, value in wrapper.items()]
     if '--cfg-options' in sys.argv:

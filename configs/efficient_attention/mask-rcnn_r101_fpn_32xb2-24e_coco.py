@@ -2,5 +2,5 @@
 _base_ = './mask-rcnn_r50_fpn_32xb2-24e_coco.py'
 
 model = dict(
-    backbone=dict(
-        depth=101, init_cfg=dict(type='Pretrained', checkpoint='torchvision://resnet101')))
+    backbone=dict(depth=101, init_cfg=dict(type='Pretrained', checkpoint='torchvision://resnet101'))
+)

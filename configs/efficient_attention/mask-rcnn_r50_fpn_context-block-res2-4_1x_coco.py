@@ -6,6 +6,6 @@ custom_imports = dict(imports=['kronattn_mm'], allow_failed_imports=False)
 attention = dict(type='ContextBlock', ratio=1 / 16)
 model = dict(
     backbone=dict(
-        type='kronattn_mm.Plugged',
-        base='mmdet.ResNet',
-        insert=[dict(at='res2-4', layer=attention)]))
+        type='kronattn_mm.Plugged', base='mmdet.ResNet', insert=[dict(at='res2-4', layer=attention)]
+    )
+)

@@ -5,9 +5,10 @@ attention = dict(
     type='kronattn_mm.EfficientAttention2d',
     key_channels=64,
     value_channels=64,
-    normalization='scaling')
+    normalization='scaling',
+)
 model = dict(
     neck=dict(
-        type='kronattn_mm.Plugged',
-        base='mmdet.FPN',
-        insert=[dict(at='fpn1-5', layer=attention)]))
+        type='kronattn_mm.Plugged', base='mmdet.FPN', insert=[dict(at='fpn1-5', layer=attention)]
+    )
+)

@@ -5,6 +5,6 @@ _base_ = './mask-rcnn_r50_fpn_32xb2-24e_coco.py'
 attention = dict(type='kronattn_mm.RegularAttention2d', key_channels=64, value_channels=64)
 model = dict(
     neck=dict(
-        type='kronattn_mm.Plugged',
-        base='mmdet.FPN',
-        insert=[dict(at='fpn2', layer=attention)]))
+        type='kronattn_mm.Plugged', base='mmdet.FPN', insert=[dict(at='fpn2', layer=attention)]
+    )
+)

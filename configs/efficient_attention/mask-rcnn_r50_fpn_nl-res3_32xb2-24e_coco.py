@@ -4,6 +4,6 @@ _base_ = './mask-rcnn_r50_fpn_32xb2-24e_coco.py'
 attention = dict(type='kronattn_mm.RegularAttention2d', key_channels=64, value_channels=64)
 model = dict(
     backbone=dict(
-        type='kronattn_mm.Plugged',
-        base='mmdet.ResNet',
-        insert=[dict(at='res3', layer=attention)]))
+        type='kronattn_mm.Plugged', base='mmdet.ResNet', insert=[dict(at='res3', layer=attention)]
+    )
+)

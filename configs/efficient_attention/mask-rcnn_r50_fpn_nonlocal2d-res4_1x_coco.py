@@ -6,6 +6,6 @@ custom_imports = dict(imports=['kronattn_mm'], allow_failed_imports=False)
 attention = dict(type='NonLocal2d', reduction=2, mode='embedded_gaussian')
 model = dict(
     backbone=dict(
-        type='kronattn_mm.Plugged',
-        base='mmdet.ResNet',
-        insert=[dict(at='res4', layer=attention)]))
+        type='kronattn_mm.Plugged', base='mmdet.ResNet', insert=[dict(at='res4', layer=attention)]
+    )
+)

@@ -9,8 +9,9 @@ model = dict(
     backbone=dict(
         type='kronattn_mm.Plugged',
         base='mmdet.SwinTransformer',
-        insert=[dict(at='out2-3', layer=attention)]),
+        insert=[dict(at='out2-3', layer=attention)],
+    ),
     neck=dict(
-        type='kronattn_mm.Plugged',
-        base='mmdet.FPN',
-        insert=[dict(at='fpn1-5', layer=attention)]))
+        type='kronattn_mm.Plugged', base='mmdet.FPN', insert=[dict(at='fpn1-5', layer=attention)]
+    ),
+)

@@ -7,4 +7,6 @@ model = dict(
         depth=101,
         groups=32,
         base_width=4,
-        init_cfg=dict(type='Pretrained', checkpoint='open-mmlab://resnext101_32x4d')))
+        init_cfg=dict(type='Pretrained', checkpoint='open-mmlab://resnext101_32x4d'),
+    )
+)

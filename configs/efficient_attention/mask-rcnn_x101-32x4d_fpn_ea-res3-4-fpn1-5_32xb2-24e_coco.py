@@ -6,8 +6,9 @@ model = dict(
     backbone=dict(
         type='kronattn_mm.Plugged',
         base='mmdet.ResNeXt',
-        insert=[dict(at='res3-4', layer=attention)]),
+        insert=[dict(at='res3-4', layer=attention)],
+    ),
     neck=dict(
-        type='kronattn_mm.Plugged',
-        base='mmdet.FPN',
-        insert=[dict(at='fpn1-5', layer=attention)]))
+        type='kronattn_mm.Plugged', base='mmdet.FPN', insert=[dict(at='fpn1-5', layer=attention)]
+    ),
+)

@@ -6,10 +6,9 @@ custom_imports = dict(imports=['kronattn_mm'], allow_failed_imports=False)
 attention = dict(type='kronattn_mm.EfficientAttention2d', key_channels=64, value_channels=64)
 model = dict(
     backbone=dict(
-        type='kronattn_mm.Plugged',
-        base='mmdet.ResNet',
-        insert=[dict(at='res3-4', layer=attention)]),
+        type='kronattn_mm.Plugged', base='mmdet.ResNet', insert=[dict(at='res3-4', layer=attention)]
+    ),
     neck=dict(
-        type='kronattn_mm.Plugged',
-        base='mmdet.FPN',
-        insert=[dict(at='fpn1-5', layer=attention)]))
+        type='kronattn_mm.Plugged', base='mmdet.FPN', insert=[dict(at='fpn1-5', layer=attention)]
+    ),
+)

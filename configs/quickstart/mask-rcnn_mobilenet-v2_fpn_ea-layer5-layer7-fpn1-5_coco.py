@@ -5,6 +5,7 @@ With pretrained weights (tools/quickstart.py --weights) the first stages stay fr
 backbone learns at a twentieth of the learning rate. tools/quickstart.py fills in the data, the
 classes and the number of epochs.
 """
+
 _base_ = './mask-rcnn_r18_fpn_ea-res3-4-fpn1-5_digits.py'
 
 attention = dict(type='kronattn_mm.EfficientAttention2d', key_channels=32, value_channels=32)
@@ -14,12 +15,14 @@ model = dict(
         type='kronattn_mm.Plugged',
         base='mmdet.MobileNetV2',
         insert=[dict(at='layer5+layer7', layer=attention)],
-        out_indices=(1, 2, 4, 7)),
+        out_indices=(1, 2, 4, 7),
+    ),
     neck=dict(in_channels=[24, 32, 96, 1280]),
     rpn_head=dict(anchor_generator=dict(scales=[8], ratios=[0.5, 1.0, 2.0])),
     roi_head=dict(
-        bbox_head=dict(num_classes=80, reg_class_agnostic=False),
-        mask_head=dict(num_classes=80)))
+        bbox_head=dict(num_classes=80, reg_class_agnostic=False), mask_head=dict(num_classes=80)
+    ),
+)
 
 image_size = (320, 320)  # the longer side, aspect ratio kept
 train_pipeline = [
@@ -35,7 +38,8 @@ test_pipeline = [
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
     dict(
         type='PackDetInputs',
-        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
+    ),
 ]
 data_root = 'data/coco/'
 train_dataloader = dict(
@@ -45,7 +49,9 @@ train_dataloader = dict(
         ann_file='annotations/instances_train2017.json',
         data_prefix=dict(img='train2017/'),
         metainfo=dict(_delete_=True),
-        pipeline=train_pipeline))
+        pipeline=train_pipeline,
+    ),
+)
 val_dataloader = dict(
     batch_size=4,
     dataset=dict(
@@ -53,7 +59,9 @@ val_dataloader = dict(
         ann_file='annotations/instances_val2017.json',
         data_prefix=dict(img='val2017/'),
         metainfo=dict(_delete_=True),
-        pipeline=test_pipeline))
+        pipeline=test_pipeline,
+    ),
+)
 test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=data_root + 'annotations/instances_val2017.json')
 test_evaluator = val_evaluator

@@ -12,6 +12,13 @@ from .measure import keep_freed_memory, peak_memory, time_interleaved
 PAPER_TABLES: dict[str, Comparison] = {'kao': TABLE_2}
 
 __all__ = [
-    'PAPER_TABLES', 'Comparison', 'Measured', 'Operator', 'Row', 'compare', 'keep_freed_memory',
-    'peak_memory', 'time_interleaved'
+    'PAPER_TABLES',
+    'Comparison',
+    'Measured',
+    'Operator',
+    'Row',
+    'compare',
+    'keep_freed_memory',
+    'peak_memory',
+    'time_interleaved',
 ]

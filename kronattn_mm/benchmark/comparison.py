@@ -88,9 +88,13 @@ class Row:
     printed: Printed | None
 
 
-def compare(comparison: Comparison, repetitions: int = 15, device: str = 'cpu',
-            sizes: Sequence[tuple[int, ...]] | None = None,
-            progress: Callable[[], None] = lambda: None) -> list[Row]:
+def compare(
+    comparison: Comparison,
+    repetitions: int = 15,
+    device: str = 'cpu',
+    sizes: Sequence[tuple[int, ...]] | None = None,
+    progress: Callable[[], None] = lambda: None,
+) -> list[Row]:
     """Measure a comparison: forward passes in float32 without gradients.
 
     Args:
@@ -112,17 +116,28 @@ def compare(comparison: Comparison, repetitions: int = 15, device: str = 'cpu',
         with torch.no_grad():
             peaks = {name: peak_memory(function, device) for name, function in functions.items()}
             times = time_interleaved(functions, repetitions, device=device, progress=progress)
-        figures = {operator.name: _measured(operator, comparison, size, peaks[operator.name],
-                                            times[operator.name])
-                   for operator in comparison.operators}
+        figures = {
+            operator.name: _measured(
+                operator, comparison, size, peaks[operator.name], times[operator.name]
+            )
+            for operator in comparison.operators
+        }
         first = figures[comparison.operators[0].name]
         for name, measured in figures.items():
             cpu = None
             if measured.time.cpu is not None and first.time.cpu is not None:
                 cpu = first.time.cpu / max(measured.time.cpu, 1e-9)
-            rows.append(Row(tuple(size), name, measured, first.time.wall / measured.time.wall, cpu,
-                            1 - measured.peak / first.peak,
-                            comparison.printed.get((name, tuple(size)))))
+            rows.append(
+                Row(
+                    tuple(size),
+                    name,
+                    measured,
+                    first.time.wall / measured.time.wall,
+                    cpu,
+                    1 - measured.peak / first.peak,
+                    comparison.printed.get((name, tuple(size))),
+                )
+            )
     return rows
 
 
@@ -130,8 +145,9 @@ def _bind(run: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], Tensor]:
     return lambda: run(x)
 
 
-def _measured(operator: Operator, comparison: Comparison, size: Sequence[int], peak: int,
-              time: Time) -> Measured:
+def _measured(
+    operator: Operator, comparison: Comparison, size: Sequence[int], peak: int, time: Time
+) -> Measured:
     stored = None
     if operator.coefficients is not None:
         stored = comparison.batch * operator.coefficients(comparison.channels, size)

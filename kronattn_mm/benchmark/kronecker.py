@@ -60,7 +60,7 @@ def _rows(tokens: Tensor) -> Tensor:
 
 
 def _fused(query: Tensor, key: Tensor) -> Tensor:
-    return scaled_dot_product_attention(query, key, key, scale=1.).squeeze(1).transpose(1, 2)
+    return scaled_dot_product_attention(query, key, key, scale=1.0).squeeze(1).transpose(1, 2)
 
 
 def _regular_cost(channels: int, size: Sequence[int]) -> PaperCost:
@@ -76,8 +76,12 @@ def _qkv_cost(channels: int, size: Sequence[int]) -> PaperCost:
 
 
 def _operator(name, run, cost, stores: bool = True) -> Operator:
-    return Operator(name, run, lambda channels, size: cost(channels, size).macc,
-                    (lambda channels, size: cost(channels, size).memory) if stores else None)
+    return Operator(
+        name,
+        run,
+        lambda channels, size: cost(channels, size).macc,
+        (lambda channels, size: cost(channels, size).memory) if stores else None,
+    )
 
 
 TABLE_2 = Comparison(
@@ -101,4 +105,5 @@ TABLE_2 = Comparison(
         'In arithmetic KAO_KV has h/2 and KAO_QKV h^2/4 times less to do on an h x h map: 28 and '
         '784 at 56.',
         'What goes beyond is the traffic of stored coefficients, which fused kernels do not have.',
-    ))
+    ),
+)

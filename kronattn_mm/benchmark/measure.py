@@ -35,9 +35,13 @@ class Time:
     fastest: float
 
 
-def time_interleaved(functions: Mapping[str, Callable[[], Any]], repetitions: int = 15,
-                     shortest: float = 0.005, device: str | torch.device = 'cpu',
-                     progress: Callable[[], Any] = lambda: None) -> dict[str, Time]:
+def time_interleaved(
+    functions: Mapping[str, Callable[[], Any]],
+    repetitions: int = 15,
+    shortest: float = 0.005,
+    device: str | torch.device = 'cpu',
+    progress: Callable[[], Any] = lambda: None,
+) -> dict[str, Time]:
     """Time functions in turns.
 
     Args:
@@ -69,14 +73,22 @@ def time_interleaved(functions: Mapping[str, Callable[[], Any]], repetitions: in
             for _ in range(calls[name]):
                 function()
             wait()
-            turns[name].append(((time.perf_counter() - wall) / calls[name],
-                                (time.process_time() - cpu) / calls[name]))
+            turns[name].append(
+                (
+                    (time.perf_counter() - wall) / calls[name],
+                    (time.process_time() - cpu) / calls[name],
+                )
+            )
             progress()
     on_cpu = torch.device(device).type == 'cpu'
-    return {name: Time(statistics.median(wall for wall, _ in values),
-                       statistics.median(cpu for _, cpu in values) if on_cpu else None,
-                       min(wall for wall, _ in values))
-            for name, values in turns.items()}
+    return {
+        name: Time(
+            statistics.median(wall for wall, _ in values),
+            statistics.median(cpu for _, cpu in values) if on_cpu else None,
+            min(wall for wall, _ in values),
+        )
+        for name, values in turns.items()
+    }
 
 
 def peak_memory(function: Callable[[], Any], device: str | torch.device = 'cpu') -> int:
@@ -98,9 +110,11 @@ def peak_memory(function: Callable[[], Any], device: str | torch.device = 'cpu')
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         result = function()
     del result
-    changes = sorted((event.start_ns(), event.nbytes())
-                     for event in profiler.profiler.kineto_results.events()
-                     if event.name() == '[memory]')
+    changes = sorted(
+        (event.start_ns(), event.nbytes())
+        for event in profiler.profiler.kineto_results.events()
+        if event.name() == '[memory]'
+    )
     used = peak = 0
     for _, size in changes:
         used += size

@@ -58,9 +58,15 @@ def with_and_without(models: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
     return {f'{name}, taken out': unplug(copy.deepcopy(first)), **models}
 
 
-def compare_models(models: Mapping[str, nn.Module], shape: tuple[int, int], batch: int = 1,
-                   repetitions: int = 15, device: str = 'cpu', training: bool = False,
-                   progress: Callable[[], None] = lambda: None) -> list[NetworkRow]:
+def compare_models(
+    models: Mapping[str, nn.Module],
+    shape: tuple[int, int],
+    batch: int = 1,
+    repetitions: int = 15,
+    device: str = 'cpu',
+    training: bool = False,
+    progress: Callable[[], None] = lambda: None,
+) -> list[NetworkRow]:
     """Measure the feature extraction of several models in turns.
 
     Args:
@@ -85,30 +91,61 @@ def compare_models(models: Mapping[str, nn.Module], shape: tuple[int, int], batc
     peaks = {name: peak_memory(function, device) for name, function in functions.items()}
     times = time_interleaved(functions, repetitions, device=device, progress=progress)
     first = times[next(iter(models))]
-    return [NetworkRow(
-        name, sum(parameter.numel() for parameter in model.parameters()),
-        len(inserted_layers(model)) + len(replacements(model)), times[name],
-        times[name].wall / first.wall,
-        None if first.cpu is None else times[name].cpu / first.cpu, peaks[name])
-        for name, model in models.items()]
+    return [
+        NetworkRow(
+            name,
+            sum(parameter.numel() for parameter in model.parameters()),
+            len(inserted_layers(model)) + len(replacements(model)),
+            times[name],
+            times[name].wall / first.wall,
+            None if first.cpu is None else times[name].cpu / first.cpu,
+            peaks[name],
+        )
+        for name, model in models.items()
+    ]
 
 
 def models_text(rows: Sequence[NetworkRow], settings: dict[str, Any]) -> str:
     """Lay out measured networks."""
-    header = ['network', 'parameters', 'added\nlayers', 'time\nms', 'CPU time\nms', 'time\nratio',
-              'CPU time\nratio', 'peak\nbytes']
-    body = [[row.name, quantity(row.parameters), str(row.added), f'{1000 * row.time.wall:.4g}',
-             '-' if row.time.cpu is None else f'{1000 * row.time.cpu:.4g}', f'{row.ratio:.3f}',
-             '-' if row.cpu_ratio is None else f'{row.cpu_ratio:.3f}', quantity(row.peak)]
-            for row in rows]
+    header = [
+        'network',
+        'parameters',
+        'added\nlayers',
+        'time\nms',
+        'CPU time\nms',
+        'time\nratio',
+        'CPU time\nratio',
+        'peak\nbytes',
+    ]
+    body = [
+        [
+            row.name,
+            quantity(row.parameters),
+            str(row.added),
+            f'{1000 * row.time.wall:.4g}',
+            '-' if row.time.cpu is None else f'{1000 * row.time.cpu:.4g}',
+            f'{row.ratio:.3f}',
+            '-' if row.cpu_ratio is None else f'{row.cpu_ratio:.3f}',
+            quantity(row.peak),
+        ]
+        for row in rows
+    ]
     kind = 'forward and backward in training mode' if settings['training'] else 'inference'
     height, width = settings['shape']
-    return '\n'.join([
-        f'Feature extraction (backbone and neck), {kind}, batch {settings["batch"]}, '
-        f'{height} x {width}.', '', plain_table(header, body, left=1), '',
-        f'time: median of {settings["repetitions"]} turns of each network, interleaved; ratio: '
-        f'against {rows[0].name}', 'peak bytes: the most in use at one time beyond input and '
-        'weights, by the allocator', '', machine_text(settings)])
+    return '\n'.join(
+        [
+            f'Feature extraction (backbone and neck), {kind}, batch {settings["batch"]}, '
+            f'{height} x {width}.',
+            '',
+            plain_table(header, body, left=1),
+            '',
+            f'time: median of {settings["repetitions"]} turns of each network, interleaved; ratio: '
+            f'against {rows[0].name}',
+            'peak bytes: the most in use at one time beyond input and weights, by the allocator',
+            '',
+            machine_text(settings),
+        ]
+    )
 
 
 def models_dict(rows: Sequence[NetworkRow], settings: dict[str, Any]) -> dict[str, Any]:
@@ -120,6 +157,7 @@ def _inference_pass(model: nn.Module, x: Tensor) -> Callable[[], Any]:
     def run():
         with torch.inference_mode():
             return model.extract_feat(x)
+
     return run
 
 
@@ -127,4 +165,5 @@ def _training_pass(model: nn.Module, x: Tensor) -> Callable[[], Any]:
     def run():
         model.zero_grad(set_to_none=True)
         sum(feature.square().mean() for feature in model.extract_feat(x)).backward()
+
     return run

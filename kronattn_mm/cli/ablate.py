@@ -49,23 +49,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(__doc__, EXAMPLE)
     parser.add_argument('config', metavar='CONFIG', help='config with kronattn_mm.Plugged')
     parser.add_argument('checkpoint', metavar='CHECKPOINT', help='trained weights of that config')
-    parser.add_argument('--points', metavar='WORDS',
-                        help='only these, such as res3-4+neck (default: every inserted layer, and '
-                        'the convolutions of each entry of `convs` together)')
-    parser.add_argument('--each-conv', action='store_true',
-                        help='replaced convolutions one by one')
-    parser.add_argument('--strength', type=_strengths, default=[], metavar='S,S,...',
-                        help='evaluate with what all layers add multiplied by these, too')
-    parser.add_argument('--plain', metavar='PLAIN.pth',
-                        help='the plain checkpoint that training started from')
-    parser.add_argument('--metric', nargs='+', metavar='NAME',
-                        help='metrics to show, the first one in the chart (default: those that '
-                        'papers report)')
-    parser.add_argument('--out-dir', type=Path, default=Path('out/ablation'), metavar='DIR',
-                        help='folder for ablation.json and ablation.png (default: %(default)s)')
+    parser.add_argument(
+        '--points',
+        metavar='WORDS',
+        help='only these, such as res3-4+neck (default: every inserted layer, and '
+        'the convolutions of each entry of `convs` together)',
+    )
+    parser.add_argument('--each-conv', action='store_true', help='replaced convolutions one by one')
+    parser.add_argument(
+        '--strength',
+        type=_strengths,
+        default=[],
+        metavar='S,S,...',
+        help='evaluate with what all layers add multiplied by these, too',
+    )
+    parser.add_argument(
+        '--plain', metavar='PLAIN.pth', help='the plain checkpoint that training started from'
+    )
+    parser.add_argument(
+        '--metric',
+        nargs='+',
+        metavar='NAME',
+        help='metrics to show, the first one in the chart (default: those that papers report)',
+    )
+    parser.add_argument(
+        '--out-dir',
+        type=Path,
+        default=Path('out/ablation'),
+        metavar='DIR',
+        help='folder for ablation.json and ablation.png (default: %(default)s)',
+    )
     parser.add_argument('--json', action='store_true', help='print JSON instead of a table')
-    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, metavar='KEY=VALUE',
-                        help='replace entries of the config')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=ConfigOptions,
+        metavar='KEY=VALUE',
+        help='replace entries of the config',
+    )
     arguments = parser.parse_args(argv)
     return run_command(parser.prog, lambda: _ablate(arguments))
 
@@ -96,26 +117,33 @@ def _ablate(arguments: argparse.Namespace) -> int:
     def evaluate(setting: Setting) -> None:
         with setting.context():
             metrics = _metrics(runner)
-        content['results'].append(dict(setting=setting.name, strength=setting.strength,
-                                       metrics=metrics))
+        content['results'].append(
+            dict(setting=setting.name, strength=setting.strength, metrics=metrics)
+        )
         _write(content, arguments.out_dir / 'ablation.json')  # what has been measured stays
         done = len(content['results'])
         left = (time.monotonic() - started) / done * (number - done)
-        say(f'[{done}/{number}] {setting.name}: '
+        say(
+            f'[{done}/{number}] {setting.name}: '
             + ', '.join(f'{name} {value:.4g}' for name, value in _chosen(metrics, arguments.metric))
-            + (f'; about {_duration(left)} left' if done < number else ''))
+            + (f'; about {_duration(left)} left' if done < number else '')
+        )
 
     for setting in settings:
         evaluate(setting)
     if plain is not None and moved:
-        load_exactly(model, {key: value for key, value in plain.items()}, arguments.plain,
-                     added_keys(model))
+        load_exactly(
+            model, {key: value for key, value in plain.items()}, arguments.plain, added_keys(model)
+        )
         evaluate(Setting(_PLAIN, lambda: attention_disabled(model)))
     shown = [name for name, _ in _chosen(content['results'][0]['metrics'], arguments.metric)]
     _draw(content, shown[0], note, arguments.out_dir / 'ablation.png')
-    print(json.dumps(content, indent=2) if arguments.json else
-          f'{_table(content["results"], shown)}\n{note}\nwritten: '
-          f'{arguments.out_dir / "ablation.json"}, {arguments.out_dir / "ablation.png"}')
+    print(
+        json.dumps(content, indent=2)
+        if arguments.json
+        else f'{_table(content["results"], shown)}\n{note}\nwritten: '
+        f'{arguments.out_dir / "ablation.json"}, {arguments.out_dir / "ablation.png"}'
+    )
     return 0
 
 
@@ -131,8 +159,16 @@ def _runner(arguments: argparse.Namespace) -> Any:
     for name in ('test_dataloader', 'test_evaluator', 'test_cfg'):
         if config.get(name) is None:
             raise UserError(f'{arguments.config} has no {name}, so nothing can be evaluated')
-    for name in ('train_dataloader', 'train_cfg', 'optim_wrapper', 'param_scheduler',
-                 'val_dataloader', 'val_cfg', 'val_evaluator', 'auto_scale_lr'):
+    for name in (
+        'train_dataloader',
+        'train_cfg',
+        'optim_wrapper',
+        'param_scheduler',
+        'val_dataloader',
+        'val_cfg',
+        'val_evaluator',
+        'auto_scale_lr',
+    ):
         config[name] = None
     config.default_hooks = dict(logger=None, checkpoint=None)
     config.custom_hooks, config.visualizer = [], None
@@ -151,8 +187,10 @@ def _runner(arguments: argparse.Namespace) -> Any:
             runner.model = revert_sync_batchnorm(runner.model)
             runner._test_loop = runner.build_test_loop(runner._test_loop)
     except Exception as error:  # whatever datasets and metrics of any library raise
-        raise UserError(f'the test of {arguments.config} cannot be set up: '
-                        f'{" ".join(str(error).split())[:300] or repr(error)}') from error
+        raise UserError(
+            f'the test of {arguments.config} cannot be set up: '
+            f'{" ".join(str(error).split())[:300] or repr(error)}'
+        ) from error
     return runner
 
 
@@ -169,8 +207,10 @@ def _settings(model: nn.Module, arguments: argparse.Namespace) -> list[Setting]:
     settings = [Setting(_ON, nullcontext), Setting(_OFF, lambda: attention_disabled(model))]
     if len(groups) > 1 or arguments.points:
         settings += [Setting(f'{name} off', _off(parts)) for name, parts in groups.items()]
-    settings += [Setting(f'strength {strength:g}', _scaled(model, strength), strength)
-                 for strength in arguments.strength]
+    settings += [
+        Setting(f'strength {strength:g}', _scaled(model, strength), strength)
+        for strength in arguments.strength
+    ]
     return settings
 
 
@@ -189,19 +229,25 @@ def _scaled(model: nn.Module, strength: float) -> Callable[[], Switched]:
     return lambda: attention_scaled(model, strength)
 
 
-def _off_is_plain(model: nn.Module, plain: Mapping[str, Any] | None,
-                  start: Mapping[str, str] | None) -> tuple[str, bool]:
+def _off_is_plain(
+    model: nn.Module, plain: Mapping[str, Any] | None, start: Mapping[str, str] | None
+) -> tuple[str, bool]:
     """Say whether "all off" is the plain model; ``start`` is what SmallFileHook wrote down."""
     reference = plain if plain is not None else start
     if reference is None:
-        return ('whether "all off" is the plain model is not known: it is if the rest was frozen '
-                '(--plain CHECKPOINT would tell)', True)
+        return (
+            'whether "all off" is the plain model is not known: it is if the rest was frozen '
+            '(--plain CHECKPOINT would tell)',
+            True,
+        )
     moved = moved_from(reference, model, base_state(model))
     if not moved:
         return '"all off" is the plain model: the rest did not move during training', False
-    return ('"all off" is not the plain model: training changed the rest too '
-            f'({len(moved.weights)} weights, {len(moved.statistics)} statistics of batch norms)',
-            True)
+    return (
+        '"all off" is not the plain model: training changed the rest too '
+        f'({len(moved.weights)} weights, {len(moved.statistics)} statistics of batch norms)',
+        True,
+    )
 
 
 def _chosen(metrics: Mapping[str, float], names: Sequence[str] | None) -> list[tuple[str, float]]:
@@ -210,8 +256,12 @@ def _chosen(metrics: Mapping[str, float], names: Sequence[str] | None) -> list[t
         if unknown:
             raise UserError(f'there is no metric {unknown[0]!r}; there are {", ".join(metrics)}')
         return [(name, metrics[name]) for name in names]
-    known = [(name, value) for word in _SHOWN for name, value in metrics.items()
-             if name == word or name.endswith(f'/{word}')]
+    known = [
+        (name, value)
+        for word in _SHOWN
+        for name, value in metrics.items()
+        if name == word or name.endswith(f'/{word}')
+    ]
     if not metrics:
         raise UserError('the evaluation gives no metrics')
     return known or list(metrics.items())[:4]
@@ -228,24 +278,39 @@ def _table(results: Sequence[Mapping[str, Any]], shown: Sequence[str]) -> str:
             cells.append(f'{value:.4g}{change}')
         rows.append([result['setting'], *cells])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return '\n'.join('  '.join([row[0].ljust(widths[0])] + [
-        cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)])
-        for row in rows)
+    return '\n'.join(
+        '  '.join(
+            [row[0].ljust(widths[0])]
+            + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        )
+        for row in rows
+    )
 
 
 def _draw(content: Mapping[str, Any], metric: str, note: str, path: Path) -> None:
     from ..visualization.ablation_chart import draw_ablation
+
     results = content['results']
     draw_ablation(
-        path, metric,
-        {result['setting']: result['metrics'].get(metric, math.nan) for result in results
-         if result['strength'] is None},
-        {result['strength']: result['metrics'].get(metric, math.nan) for result in results
-         if result['strength'] is not None}, note)
+        path,
+        metric,
+        {
+            result['setting']: result['metrics'].get(metric, math.nan)
+            for result in results
+            if result['strength'] is None
+        },
+        {
+            result['strength']: result['metrics'].get(metric, math.nan)
+            for result in results
+            if result['strength'] is not None
+        },
+        note,
+    )
 
 
 def _write(content: Mapping[str, Any], path: Path) -> None:
     from ..visualization.report import write_text
+
     write_text(path, json.dumps(content, indent=2) + '\n')
 
 

@@ -43,17 +43,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('plain', metavar='PLAIN.pth', help='checkpoint of the plain model')
     parser.add_argument('file', metavar='FILE.safetensors', help='small file of `kronattn extract`')
     parser.add_argument('output', metavar='OUT.pth', type=Path, help='checkpoint to write')
-    parser.add_argument('--check', choices=['model', 'parts'], default='model',
-                        help='whether the whole base or only the modules that layers are inserted '
-                        'into must be those of the file (default: %(default)s)')
+    parser.add_argument(
+        '--check',
+        choices=['model', 'parts'],
+        default='model',
+        help='whether the whole base or only the modules that layers are inserted '
+        'into must be those of the file (default: %(default)s)',
+    )
     add_check_arguments(parser)
     arguments = parser.parse_args(argv)
     return run_command(parser.prog, lambda: _attach(arguments))
 
 
 def _attach(arguments: argparse.Namespace) -> int:
-    check_files(arguments.output, (arguments.config, arguments.plain, arguments.file),
-                arguments.images)
+    check_files(
+        arguments.output, (arguments.config, arguments.plain, arguments.file), arguments.images
+    )
     content = read_small_file(arguments.file)
     plain = read_checkpoint(arguments.plain)
     model, config = built(arguments.config, arguments.cfg_options)
@@ -73,15 +78,30 @@ def _attach(arguments: argparse.Namespace) -> int:
         with attention_disabled(other):
             change = compare(model, other, config, arguments.images)
     if arguments.json:
-        print(json.dumps(dict(
-            file=str(arguments.output), loaded=attached.loaded, same_base=attached.same_base,
-            images=as_dicts(rows), change=as_dicts(change), passed=passed), indent=2))
+        print(
+            json.dumps(
+                dict(
+                    file=str(arguments.output),
+                    loaded=attached.loaded,
+                    same_base=attached.same_base,
+                    images=as_dicts(rows),
+                    change=as_dicts(change),
+                    passed=passed,
+                ),
+                indent=2,
+            )
+        )
     else:
-        print(f'{arguments.output}: {len(model.state_dict())} tensors, {attached.loaded} of them '
-              f'from {arguments.file}')
-        print('the plain checkpoint has the very weights that the layers were trained with'
-              if attached.same_base else 'note: the plain checkpoint has other weights than those '
-              'the layers were trained with, so this is not the model they were trained in')
+        print(
+            f'{arguments.output}: {len(model.state_dict())} tensors, {attached.loaded} of them '
+            f'from {arguments.file}'
+        )
+        print(
+            'the plain checkpoint has the very weights that the layers were trained with'
+            if attached.same_base
+            else 'note: the plain checkpoint has other weights than those '
+            'the layers were trained with, so this is not the model they were trained in'
+        )
         if text:
             print(text)
             print(verdict(change, float('inf'), 'with the layers, and without them')[0])
@@ -115,10 +135,15 @@ def _lines(config: Config, content: SmallFile, file: str) -> list[str]:
             node = node.get(name) if isinstance(node, Mapping) else None
         if not isinstance(node, Mapping):
             return [f'    kronattn_mm.plug_from_file(model, {file!r})  # in Python']
-        base = node['type'] if '.' in node['type'] else \
-            f'{config.get("default_scope") or "mmengine"}.{node["type"]}'
-        inner = (f"dict(type='kronattn_mm.Plugged', base='{base}',\n"
-                 f'            attention_weights={file!r})')
+        base = (
+            node['type']
+            if '.' in node['type']
+            else f'{config.get("default_scope") or "mmengine"}.{node["type"]}'
+        )
+        inner = (
+            f"dict(type='kronattn_mm.Plugged', base='{base}',\n"
+            f'            attention_weights={file!r})'
+        )
         for name in reversed(names[1:]):
             inner = f'dict({name}={inner})'
         lines.append(f'        {names[0]}={inner},')

@@ -4,6 +4,7 @@ Operators or networks take turns, and the median of the turns is taken. The pape
 beside ours; docs/kronecker_attention.md explains the columns. With --model the features of each
 config's network are extracted, after those of the first without its insertions.
 """
+
 import json
 import os
 import sys
@@ -27,27 +28,63 @@ EXAMPLE = """kronattn bench --paper-table kao
 def parse_arguments(argv: list[str] | None = None):
     parser = Parser(__doc__, EXAMPLE)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument('--paper-table', choices=list(PAPER_TABLES),
-                      help='kao: Table 2 of Kronecker Attention Networks')
-    what.add_argument('--model', nargs='+', metavar='CONFIG',
-                      help='networks of these configs, against the first without its insertions')
-    parser.add_argument('--shape', nargs=2, type=positive_integer, metavar=('HEIGHT', 'WIDTH'),
-                        help="with --model: pixels of the input (default: the config's)")
-    parser.add_argument('--batch', type=positive_integer, metavar='N',
-                        help='with --model: images in a batch (default: 1)')
-    parser.add_argument('--training', action='store_true',
-                        help='with --model: forward and backward in training mode')
-    parser.add_argument('--repetitions', type=positive_integer, default=15, metavar='N',
-                        help='turns of each operator (default: 15)')
-    parser.add_argument('--sizes', nargs='+', type=positive_integer, metavar='SIDE',
-                        help="sides of square maps (default: the table's)")
-    parser.add_argument('--threads', type=positive_integer, metavar='N',
-                        help="threads on the CPU (default: torch's choice)")
+    what.add_argument(
+        '--paper-table',
+        choices=list(PAPER_TABLES),
+        help='kao: Table 2 of Kronecker Attention Networks',
+    )
+    what.add_argument(
+        '--model',
+        nargs='+',
+        metavar='CONFIG',
+        help='networks of these configs, against the first without its insertions',
+    )
+    parser.add_argument(
+        '--shape',
+        nargs=2,
+        type=positive_integer,
+        metavar=('HEIGHT', 'WIDTH'),
+        help="with --model: pixels of the input (default: the config's)",
+    )
+    parser.add_argument(
+        '--batch',
+        type=positive_integer,
+        metavar='N',
+        help='with --model: images in a batch (default: 1)',
+    )
+    parser.add_argument(
+        '--training',
+        action='store_true',
+        help='with --model: forward and backward in training mode',
+    )
+    parser.add_argument(
+        '--repetitions',
+        type=positive_integer,
+        default=15,
+        metavar='N',
+        help='turns of each operator (default: 15)',
+    )
+    parser.add_argument(
+        '--sizes',
+        nargs='+',
+        type=positive_integer,
+        metavar='SIDE',
+        help="sides of square maps (default: the table's)",
+    )
+    parser.add_argument(
+        '--threads',
+        type=positive_integer,
+        metavar='N',
+        help="threads on the CPU (default: torch's choice)",
+    )
     parser.add_argument('--device', default='cpu', help='cpu or cuda (default: cpu)')
-    parser.add_argument('--keep-memory', action='store_true',
-                        help='let the process keep freed CPU memory, as GPU allocators do, so that '
-                        'operators with large intermediate results are not charged for getting it '
-                        'anew (glibc only)')
+    parser.add_argument(
+        '--keep-memory',
+        action='store_true',
+        help='let the process keep freed CPU memory, as GPU allocators do, so that '
+        'operators with large intermediate results are not charged for getting it '
+        'anew (glibc only)',
+    )
     parser.add_argument('--json', type=Path, metavar='FILE', help='also write the figures as JSON')
     parser.add_argument('--png', type=_png, metavar='FILE.png', help='also draw a chart')
     return parser, parser.parse_args(argv)
@@ -84,12 +121,16 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(arguments) -> int:
     from tqdm import tqdm
+
     comparison = PAPER_TABLES[arguments.paper_table]
     sizes = comparison.sizes
     if arguments.sizes:
         sizes = tuple((side, side) for side in arguments.sizes)
-    settings = dict(machine(arguments.device), repetitions=arguments.repetitions,
-                    keep_memory=arguments.keep_memory)
+    settings = dict(
+        machine(arguments.device),
+        repetitions=arguments.repetitions,
+        keep_memory=arguments.keep_memory,
+    )
     turns = len(sizes) * len(comparison.operators) * arguments.repetitions
     with tqdm(total=turns, unit='turn', disable=None) as bar:
         rows = compare(comparison, arguments.repetitions, arguments.device, sizes, bar.update)
@@ -98,6 +139,7 @@ def run(arguments) -> int:
         write_json(arguments.json, comparison_dict(comparison, rows, settings))
     if arguments.png:
         from ..visualization.benchmark_chart import draw_comparison
+
         draw_comparison(arguments.png, comparison, rows, machine_text(settings))
         print(f'wrote {arguments.png}', file=sys.stderr)
     return 0
@@ -106,12 +148,8 @@ def run(arguments) -> int:
 def run_models(arguments) -> int:
     from tqdm import tqdm
 
-    from ..benchmark.models import (
-        compare_models,
-        models_dict,
-        models_text,
-        with_and_without,
-    )
+    from ..benchmark.models import compare_models, models_dict, models_text, with_and_without
+
     models, shape = {}, arguments.shape
     for path in arguments.model:
         model, config = load_model(path)
@@ -121,12 +159,24 @@ def run_models(arguments) -> int:
         models[name if name not in models else str(path)] = model
         shape = shape or default_image_shape(config)[0]
     models = with_and_without(models)
-    settings = dict(machine(arguments.device), repetitions=arguments.repetitions,
-                    keep_memory=arguments.keep_memory, shape=tuple(shape),
-                    batch=arguments.batch or 1, training=arguments.training)
+    settings = dict(
+        machine(arguments.device),
+        repetitions=arguments.repetitions,
+        keep_memory=arguments.keep_memory,
+        shape=tuple(shape),
+        batch=arguments.batch or 1,
+        training=arguments.training,
+    )
     with tqdm(total=len(models) * arguments.repetitions, unit='turn', disable=None) as bar:
-        rows = compare_models(models, tuple(shape), settings['batch'], arguments.repetitions,
-                              arguments.device, arguments.training, bar.update)
+        rows = compare_models(
+            models,
+            tuple(shape),
+            settings['batch'],
+            arguments.repetitions,
+            arguments.device,
+            arguments.training,
+            bar.update,
+        )
     print(models_text(rows, settings))
     if arguments.json:
         write_json(arguments.json, models_dict(rows, settings))

@@ -38,14 +38,29 @@ class Difference:
 
 def add_check_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --images, --tolerance, --json and --cfg-options."""
-    parser.add_argument('--images', nargs='+', metavar='IMAGE', default=[],
-                        help='photographs on which the outputs of both models are compared')
-    parser.add_argument('--tolerance', type=float, default=0., metavar='T',
-                        help='largest difference that still passes, in the units of the outputs '
-                        '(default: %(default)s, bit for bit)')
+    parser.add_argument(
+        '--images',
+        nargs='+',
+        metavar='IMAGE',
+        default=[],
+        help='photographs on which the outputs of both models are compared',
+    )
+    parser.add_argument(
+        '--tolerance',
+        type=float,
+        default=0.0,
+        metavar='T',
+        help='largest difference that still passes, in the units of the outputs '
+        '(default: %(default)s, bit for bit)',
+    )
     parser.add_argument('--json', action='store_true', help='print JSON instead of text')
-    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, metavar='KEY=VALUE',
-                        help='replace entries of the config, such as model.backbone.depth=101')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=ConfigOptions,
+        metavar='KEY=VALUE',
+        help='replace entries of the config, such as model.backbone.depth=101',
+    )
 
 
 def run_command(program: str, function: Callable[[], int]) -> int:
@@ -92,8 +107,7 @@ def check_files(output: Path, inputs: Iterable[str | None], images: Sequence[str
     if output.is_dir():
         raise UserError(f'{output} is a folder; name the file to write')
     for path in inputs:
-        if path is not None and output.exists() and Path(path).exists() \
-                and output.samefile(path):
+        if path is not None and output.exists() and Path(path).exists() and output.samefile(path):
             raise UserError(f'{output} is the file {path} that is read; name another file')
     check_images(images)
 
@@ -110,23 +124,30 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         raise UserError(f'there is no checkpoint {path}')
     try:
         with quiet():
-            content = CheckpointLoader.load_checkpoint(str(path), map_location='cpu',
-                                                       logger='silent')
+            content = CheckpointLoader.load_checkpoint(
+                str(path), map_location='cpu', logger='silent'
+            )
     except Exception as error:  # what unpickling garbage raises is anybody's guess
-        raise UserError(f'{path} cannot be read as a checkpoint, it may be truncated or another '
-                        f'kind of file: {str(error).splitlines()[0][:200]}') from error
+        raise UserError(
+            f'{path} cannot be read as a checkpoint, it may be truncated or another '
+            f'kind of file: {str(error).splitlines()[0][:200]}'
+        ) from error
     if isinstance(content, Mapping) and 'state_dict' not in content:
         content = dict(state_dict=content)
     state = content['state_dict'] if isinstance(content, Mapping) else None
-    if not isinstance(state, Mapping) or not state or \
-            not all(isinstance(value, Tensor) for value in state.values()):
+    if (
+        not isinstance(state, Mapping)
+        or not state
+        or not all(isinstance(value, Tensor) for value in state.values())
+    ):
         raise UserError(f'{path} holds no state_dict')
     state = {key.removeprefix('module.'): value for key, value in state.items()}
     return {**content, 'state_dict': state}
 
 
-def load_exactly(model: nn.Module, state: Mapping[str, Tensor], name: str,
-                 but: Iterable[str] = ()) -> None:
+def load_exactly(
+    model: nn.Module, state: Mapping[str, Tensor], name: str, but: Iterable[str] = ()
+) -> None:
     """Load a state dict that has to fit.
 
     Args:
@@ -140,16 +161,26 @@ def load_exactly(model: nn.Module, state: Mapping[str, Tensor], name: str,
     """
     wanted = model.state_dict()
     optional = set(but)
-    missing = [key for key in wanted
-               if key not in state and key not in optional and not key.endswith(_COUNTER)]
+    missing = [
+        key
+        for key in wanted
+        if key not in state and key not in optional and not key.endswith(_COUNTER)
+    ]
     unknown = [key for key in state if key not in wanted]
-    wrong = [f'{key} is {tuple(state[key].shape)} there and {tuple(value.shape)} in the model'
-             for key, value in wanted.items() if key in state and state[key].shape != value.shape]
-    for found, what in ((wrong, 'tensors of another shape'), (missing, 'keys missing'),
-                        (unknown, 'keys that the model does not have')):
+    wrong = [
+        f'{key} is {tuple(state[key].shape)} there and {tuple(value.shape)} in the model'
+        for key, value in wanted.items()
+        if key in state and state[key].shape != value.shape
+    ]
+    for found, what in (
+        (wrong, 'tensors of another shape'),
+        (missing, 'keys missing'),
+        (unknown, 'keys that the model does not have'),
+    ):
         if found:
-            raise UserError(f'{name} does not fit the config: {len(found)} {what}, such as '
-                            f'{found[0]}')
+            raise UserError(
+                f'{name} does not fit the config: {len(found)} {what}, such as {found[0]}'
+            )
     model.load_state_dict(state, strict=False)
 
 
@@ -165,8 +196,9 @@ def write_checkpoint(content: Mapping[str, Any], path: str | Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def compare(first: nn.Module, second: nn.Module, config: Config,
-            images: Sequence[str]) -> list[Difference]:
+def compare(
+    first: nn.Module, second: nn.Module, config: Config, images: Sequence[str]
+) -> list[Difference]:
     """Compare what two models make of photographs, before any thresholds or suppression.
 
     Args:
@@ -198,21 +230,29 @@ def verdict(rows: Sequence[Difference], tolerance: float, what: str) -> tuple[st
     """Say in a line how far two models are apart, and whether that passes."""
     worst = max(row.largest for row in rows)
     passed = worst <= tolerance
-    text = 'bit for bit equal' if worst == 0 else \
-        f'largest difference {worst:.3g} (outputs up to {max(row.scale for row in rows):.3g})'
-    return (f'{what}: {text} on {len(rows)} image{"s" * (len(rows) > 1)}'
-            + ('' if passed else f', above the tolerance of {tolerance:g}')), passed
+    text = (
+        'bit for bit equal'
+        if worst == 0
+        else f'largest difference {worst:.3g} (outputs up to {max(row.scale for row in rows):.3g})'
+    )
+    return (
+        f'{what}: {text} on {len(rows)} image{"s" * (len(rows) > 1)}'
+        + ('' if passed else f', above the tolerance of {tolerance:g}')
+    ), passed
 
 
 def as_dicts(rows: Sequence[Difference]) -> list[dict[str, Any]]:
     """Return differences as plain dicts, fit for JSON; infinite ones are None."""
-    return [{**asdict(row), 'largest': row.largest if row.largest != float('inf') else None}
-            for row in rows]
+    return [
+        {**asdict(row), 'largest': row.largest if row.largest != float('inf') else None}
+        for row in rows
+    ]
 
 
 @torch.no_grad()
 def _outputs(model: nn.Module, batch: Any) -> list[Tensor]:
     import copy
+
     data = model.data_preprocessor(copy.deepcopy(batch), False)
     if isinstance(data, dict):
         return _tensors(model(**data, mode='tensor'))
@@ -232,6 +272,7 @@ def _tensors(output: Any) -> list[Tensor]:
 def _largest(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
     if [tensor.shape for tensor in left] != [tensor.shape for tensor in right]:
         return float('inf')
-    differences = [float((a - b).abs().max()) for a, b in zip(left, right, strict=True)
-                   if a.numel()]
-    return max((float('inf') if value != value else value for value in differences), default=0.)
+    differences = [
+        float((a - b).abs().max()) for a, b in zip(left, right, strict=True) if a.numel()
+    ]
+    return max((float('inf') if value != value else value for value in differences), default=0.0)

@@ -42,8 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f'did you mean {near[0]!r}? ' if near else ''
-        print(f'kronattn: error: there is no command {name!r}; {hint}The commands are '
-              f'{", ".join(known)}', file=sys.stderr)
+        print(
+            f'kronattn: error: there is no command {name!r}; {hint}The commands are '
+            f'{", ".join(known)}',
+            file=sys.stderr,
+        )
         return 2
     before = sys.argv
     sys.argv = [f'kronattn {name}', *arguments]  # the name that --help and errors show
@@ -53,9 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         package = (error.name or '').partition('.')[0]
         if package == 'kronattn_mm':
             raise
-        print(f'kronattn {name}: error: {package} is not installed; install what is missing with '
-              "`pip install 'kronattn-mm[forks,tools]'`; `kronattn doctor` says what is there",
-              file=sys.stderr)
+        print(
+            f'kronattn {name}: error: {package} is not installed; install what is missing with '
+            "`pip install 'kronattn-mm[forks,tools]'`; `kronattn doctor` says what is there",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         return 130
@@ -66,10 +71,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def usage(known: Sequence[str]) -> str:
     """Say what commands there are."""
     width = max(map(len, known))
-    return '\n'.join([
-        'usage: kronattn COMMAND ...', '', 'commands (each has --help with an example):',
-        *(f'  {name:{width}}  {COMMANDS[name][1]}' for name in known), '',
-        'example:', '  kronattn points mmdet::retinanet/retinanet_r50_fpn_1x_coco.py'])
+    return '\n'.join(
+        [
+            'usage: kronattn COMMAND ...',
+            '',
+            'commands (each has --help with an example):',
+            *(f'  {name:{width}}  {COMMANDS[name][1]}' for name in known),
+            '',
+            'example:',
+            '  kronattn points mmdet::retinanet/retinanet_r50_fpn_1x_coco.py',
+        ]
+    )
 
 
 def _exists(module: str) -> bool:

@@ -29,8 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1)
         hint = f'did you mean {near[0]!r}? ' if near else ''
-        print(f'kronattn convert: error: there is no converter {kind!r}; {hint}There are '
-              f'{", ".join(KINDS)}', file=sys.stderr)
+        print(
+            f'kronattn convert: error: there is no converter {kind!r}; {hint}There are '
+            f'{", ".join(KINDS)}',
+            file=sys.stderr,
+        )
         return 2
     before = sys.argv
     sys.argv = [f'kronattn convert {kind}', *arguments]  # the name that --help and errors show
@@ -43,13 +46,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 def usage() -> str:
     """Say what converters there are."""
     width = max(map(len, KINDS))
-    return '\n'.join([
-        'usage: kronattn convert KIND CHECKPOINT OUTPUT ...', '',
-        'Bring weights to other names or another layer. Every key is accounted for; where '
-        'something is', 'missing or does not fit, nothing is written.', '',
-        'kinds (each has --help with an example):',
-        *(f'  {name:{width}}  {text}' for name, (_, text) in KINDS.items()), '',
-        'example:', '  kronattn convert backbone resnet50.pth out.pth --to mmdet'])
+    return '\n'.join(
+        [
+            'usage: kronattn convert KIND CHECKPOINT OUTPUT ...',
+            '',
+            'Bring weights to other names or another layer. Every key is accounted for; where '
+            'something is',
+            'missing or does not fit, nothing is written.',
+            '',
+            'kinds (each has --help with an example):',
+            *(f'  {name:{width}}  {text}' for name, (_, text) in KINDS.items()),
+            '',
+            'example:',
+            '  kronattn convert backbone resnet50.pth out.pth --to mmdet',
+        ]
+    )
 
 
 if __name__ == '__main__':

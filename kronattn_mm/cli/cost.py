@@ -6,6 +6,7 @@ weights are needed. docs/cost.md explains the columns.
 
 Without CONFIG: the figures that the efficient-attention paper prints, beside ours.
 """
+
 import json
 import sys
 from dataclasses import asdict
@@ -22,15 +23,27 @@ EXAMPLE = """kronattn cost CONFIG.py --shape 896 1280
 def parse_arguments(argv: list[str] | None = None):
     parser = Parser(__doc__, EXAMPLE)
     add_model_arguments(parser, config_needed=False)
-    parser.add_argument('--chart', type=_png, metavar='FILE.png',
-                        help='also draw the inserted layers of CONFIG as bars')
-    parser.add_argument('--paper-table', choices=['2'], metavar='2',
-                        help="print the cost columns of the efficient-attention paper's Table 2; "
-                        'exit code 1 if a cell differs')
-    parser.add_argument('--paper-examples', action='store_true',
-                        help="print the examples in that paper's text; exit code 1 if one differs")
-    parser.add_argument('--figure', type=_png, metavar='FILE.png',
-                        help="draw a chart like that paper's Figure 2")
+    parser.add_argument(
+        '--chart',
+        type=_png,
+        metavar='FILE.png',
+        help='also draw the inserted layers of CONFIG as bars',
+    )
+    parser.add_argument(
+        '--paper-table',
+        choices=['2'],
+        metavar='2',
+        help="print the cost columns of the efficient-attention paper's Table 2; "
+        'exit code 1 if a cell differs',
+    )
+    parser.add_argument(
+        '--paper-examples',
+        action='store_true',
+        help="print the examples in that paper's text; exit code 1 if one differs",
+    )
+    parser.add_argument(
+        '--figure', type=_png, metavar='FILE.png', help="draw a chart like that paper's Figure 2"
+    )
     arguments = parser.parse_args(argv)
     paper = arguments.paper_table or arguments.paper_examples or arguments.figure
     if arguments.config is None and not paper:
@@ -56,8 +69,9 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.config is not None:
         report, kind, source = report_of(parser, arguments)
         texts.append(heading(arguments.config, kind, report, source) + '\n' + cost_text(report))
-        contents |= dict(config=arguments.config, model_type=kind, image_shape_source=source,
-                         **report.as_dict())
+        contents |= dict(
+            config=arguments.config, model_type=kind, image_shape_source=source, **report.as_dict()
+        )
     if texts:
         print(json.dumps(contents, indent=2) if arguments.json else '\n\n'.join(texts))
     try:

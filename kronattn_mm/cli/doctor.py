@@ -4,6 +4,7 @@ Versions and files of every package that matters, of both OpenMMLab stacks; whet
 load; the devices; a forward and backward pass of every layer on each of them. Exit code 1 if
 something is broken. For a bug report: --json.
 """
+
 import argparse
 import json
 import sys
@@ -19,13 +20,19 @@ _MARKS = {OK: 'ok  ', NOTE: 'note', BAD: 'BAD '}
 
 def main(argv: list[str] | None = None) -> int:
     # Not the other commands' parser: this one must work where nothing else is installed.
-    parser = argparse.ArgumentParser(description=__doc__, epilog=f'example:\n  {EXAMPLE}',
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=f'example:\n  {EXAMPLE}',
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument('--json', action='store_true', help='print JSON instead of text')
     arguments = parser.parse_args(argv)
     findings = examine()
-    print(json.dumps([asdict(item) for item in findings], indent=2) if arguments.json
-          else doctor_text(findings))
+    print(
+        json.dumps([asdict(item) for item in findings], indent=2)
+        if arguments.json
+        else doctor_text(findings)
+    )
     return 1 if any(item.level == BAD for item in findings) else 0
 
 

@@ -63,8 +63,10 @@ def describe(path: Path) -> dict[str, Any]:
     if zipfile.is_zipfile(path) or start == _LEGACY:
         return _checkpoint(path)
     if path.suffix in ('.pth', '.pt', '.ckpt') or start[:2] in (b'PK', _LEGACY[:2]):
-        raise UserError(f'{path} is no complete checkpoint ({path.stat().st_size} bytes, not what '
-                        'torch.save writes); it may be truncated')
+        raise UserError(
+            f'{path} is no complete checkpoint ({path.stat().st_size} bytes, not what '
+            'torch.save writes); it may be truncated'
+        )
     return _small_file(path)
 
 
@@ -73,16 +75,31 @@ def _small_file(path: Path) -> dict[str, Any]:
     layers = []
     for part in content.parts:
         prefix = f'{part["path"]}.' if part['path'] else ''
-        layers += [dict(name=prefix + entry['point'], at=entry['at'], number=1, **_type(entry))
-                   for entry in part['insert']]
-        layers += [dict(name=prefix + entry['at'], at=entry['at'], number=len(entry['paths']),
-                        **_type(entry)) for entry in part['convs']]
+        layers += [
+            dict(name=prefix + entry['point'], at=entry['at'], number=1, **_type(entry))
+            for entry in part['insert']
+        ]
+        layers += [
+            dict(
+                name=prefix + entry['at'],
+                at=entry['at'],
+                number=len(entry['paths']),
+                **_type(entry),
+            )
+            for entry in part['convs']
+        ]
     base = {key: value for key, value in content.base.items() if key != 'shapes'}
-    return dict(kind='small file', tensors=len(content.tensors),
-                parameters=sum(value.numel() for value in content.tensors.values()),
-                layers=layers, base=dict(base, tensors=len(content.base['shapes'])),
-                extra=content.extra, versions=content.versions, metrics=content.metrics,
-                licence=content.licence)
+    return dict(
+        kind='small file',
+        tensors=len(content.tensors),
+        parameters=sum(value.numel() for value in content.tensors.values()),
+        layers=layers,
+        base=dict(base, tensors=len(content.base['shapes'])),
+        extra=content.extra,
+        versions=content.versions,
+        metrics=content.metrics,
+        licence=content.licence,
+    )
 
 
 def _type(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,28 +109,39 @@ def _type(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _checkpoint(path: Path) -> dict[str, Any]:
     try:
-        content = torch.load(path, map_location='cpu', weights_only=False,
-                             pickle_module=_NothingRuns)
+        content = torch.load(
+            path, map_location='cpu', weights_only=False, pickle_module=_NothingRuns
+        )
     except Exception as error:  # what a damaged file raises is anybody's guess
-        raise UserError(f'{path} cannot be read as a checkpoint, it may be truncated: '
-                        f'{str(error).splitlines()[0][:200]}') from error
+        raise UserError(
+            f'{path} cannot be read as a checkpoint, it may be truncated: '
+            f'{str(error).splitlines()[0][:200]}'
+        ) from error
     if not isinstance(content, Mapping):
         raise UserError(f'{path} holds a {type(content).__name__}, not a checkpoint')
     state = content.get('state_dict', content)
-    tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)} \
-        if isinstance(state, Mapping) else {}
+    tensors = (
+        {key: value for key, value in state.items() if isinstance(value, Tensor)}
+        if isinstance(state, Mapping)
+        else {}
+    )
     if not tensors:
         raise UserError(f'{path} holds no state_dict')
     meta = content.get('meta') if isinstance(content.get('meta'), Mapping) else {}
     config = meta.get('cfg') if isinstance(meta.get('cfg'), str) else ''
     return dict(
-        kind='checkpoint', tensors=len(tensors),
+        kind='checkpoint',
+        tensors=len(tensors),
         parameters=sum(value.numel() for value in tensors.values()),
-        layers=_layers_of(tensors, config), plugged_config='kronattn_mm.Plugged' in config,
-        also=[key for key in content if key not in ('state_dict', 'meta')
-              and content is not state],
-        meta={key: value for key, value in meta.items()
-              if isinstance(value, (str, int, float)) and key != 'cfg'})
+        layers=_layers_of(tensors, config),
+        plugged_config='kronattn_mm.Plugged' in config,
+        also=[key for key in content if key not in ('state_dict', 'meta') and content is not state],
+        meta={
+            key: value
+            for key, value in meta.items()
+            if isinstance(value, (str, int, float)) and key != 'cfg'
+        },
+    )
 
 
 def _layers_of(tensors: Mapping[str, Tensor], config: str) -> list[dict[str, Any]]:
@@ -126,8 +154,14 @@ def _layers_of(tensors: Mapping[str, Tensor], config: str) -> list[dict[str, Any
         # A convolution has its new weights right under its own `attention`, beside `weight`.
         conv = f'{match["owner"]}weight' in tensors
         groups[match['owner'][:-1] if conv else f'{match["owner"]}{match["point"]}'].append(value)
-    return [dict(name=name, number=1, parameters=sum(value.numel() for value in values))
-            for name, values in groups.items()] if groups and _ours(config) else []
+    return (
+        [
+            dict(name=name, number=1, parameters=sum(value.numel() for value in values))
+            for name, values in groups.items()
+        ]
+        if groups and _ours(config)
+        else []
+    )
 
 
 def _ours(config: str) -> bool:
@@ -139,14 +173,19 @@ def _ours(config: str) -> bool:
 
 def _text(path: Path, content: Mapping[str, Any]) -> str:
     size = path.stat().st_size / 1e6
-    lines = [f'{path}: {content["kind"]}, {content["tensors"]} tensors, '
-             f'{content["parameters"]:,} values, {size:.2f} MB']
+    lines = [
+        f'{path}: {content["kind"]}, {content["tensors"]} tensors, '
+        f'{content["parameters"]:,} values, {size:.2f} MB'
+    ]
     small = content['kind'] == 'small file'
     if not content['layers']:
         lines.append('no inserted layers of kronattn_mm are in it')
     elif not small:
-        how = 'its config has kronattn_mm' if content['plugged_config'] else \
-            'by the names of its keys; it has no config'
+        how = (
+            'its config has kronattn_mm'
+            if content['plugged_config']
+            else 'by the names of its keys; it has no config'
+        )
         lines.append(f'inserted layers or replaced convolutions ({how}):')
     for layer in content['layers']:
         if small:
@@ -168,21 +207,38 @@ def _text(path: Path, content: Mapping[str, Any]) -> str:
 def _small_file_lines(content: Mapping[str, Any]) -> list[str]:
     base, extra = content['base'], content['extra']
     moved = base['moved']
-    lines = [f'for: {base["model"]} of {base["config"] or "a config not named"}, '
-             f'{base["tensors"]} tensors, fingerprint {base["fingerprint"][:12]}, '
-             f'weights {base["weights"][:12]}']
-    lines.append('base moved during training: ' + (
-        'not known' if moved is None else 'no' if not any(moved.values()) else
-        f'{moved["statistics"]} statistics, {moved["weights"]} weights, '
-        f'{moved["not_in_file"]} of these not in the file'))
+    lines = [
+        f'for: {base["model"]} of {base["config"] or "a config not named"}, '
+        f'{base["tensors"]} tensors, fingerprint {base["fingerprint"][:12]}, '
+        f'weights {base["weights"][:12]}'
+    ]
+    lines.append(
+        'base moved during training: '
+        + (
+            'not known'
+            if moved is None
+            else 'no'
+            if not any(moved.values())
+            else f'{moved["statistics"]} statistics, {moved["weights"]} weights, '
+            f'{moved["not_in_file"]} of these not in the file'
+        )
+    )
     if extra['also'] or extra['norms']:
-        lines.append('of the base in the file: ' + ', '.join(
-            [*extra['also'], *(['all batch norms'] if extra['norms'] else [])]))
-    lines.append('metrics: ' + (', '.join(f'{key} {value:g}' for key, value in
-                                          content['metrics'].items()) or 'none recorded'))
+        lines.append(
+            'of the base in the file: '
+            + ', '.join([*extra['also'], *(['all batch norms'] if extra['norms'] else [])])
+        )
+    lines.append(
+        'metrics: '
+        + (
+            ', '.join(f'{key} {value:g}' for key, value in content['metrics'].items())
+            or 'none recorded'
+        )
+    )
     lines.append(f'licence: {content["licence"]}')
-    lines.append('written with: ' + ', '.join(f'{key} {value}' for key, value in
-                                              content['versions'].items()))
+    lines.append(
+        'written with: ' + ', '.join(f'{key} {value}' for key, value in content['versions'].items())
+    )
     return lines
 
 
@@ -215,8 +271,11 @@ class _Unpickler(pickle.Unpickler):
     """Makes tensors and plain containers, and nothing else: a checkpoint may be a stranger's."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if module == 'torch._utils' and name in ('_rebuild_tensor_v2', '_rebuild_tensor',
-                                                 '_rebuild_parameter'):
+        if module == 'torch._utils' and name in (
+            '_rebuild_tensor_v2',
+            '_rebuild_tensor',
+            '_rebuild_parameter',
+        ):
             return getattr(torch._utils, name)
         if (module, name) == ('collections', 'OrderedDict'):
             return collections.OrderedDict

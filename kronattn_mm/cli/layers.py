@@ -3,6 +3,7 @@
 Without NAME: the layers of this package, and mmcv's if it is installed. A NAME may be any
 registered one, such as mmdet.DropBlock.
 """
+
 import json
 import sys
 import textwrap
@@ -14,8 +15,10 @@ from ..listing.layers import REQUIRED
 
 EXAMPLE = """kronattn layers
   kronattn layers EfficientAttention2d --json"""
-_USES = dict(insert='for `insert` (in_channels is found out)',
-             convs='for `convs` and conv_cfg (the geometry is that of the plain convolution)')
+_USES = dict(
+    insert='for `insert` (in_channels is found out)',
+    convs='for `convs` and conv_cfg (the geometry is that of the plain convolution)',
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -39,13 +42,23 @@ def layers_text(entries: list[LayerEntry]) -> str:
         if entry.use != use:
             use = entry.use
             lines += ['', f'== {_USES[use]}'] if lines else [f'== {_USES[use]}']
-        arguments = ', '.join(item.name if item.default == REQUIRED
-                              else f'{item.name}={item.default}' for item in entry.arguments)
-        lines += ['', entry.type, *textwrap.wrap(entry.sentence, 96, initial_indent='    ',
-                                                 subsequent_indent='    ')]
+        arguments = ', '.join(
+            item.name if item.default == REQUIRED else f'{item.name}={item.default}'
+            for item in entry.arguments
+        )
+        lines += [
+            '',
+            entry.type,
+            *textwrap.wrap(entry.sentence, 96, initial_indent='    ', subsequent_indent='    '),
+        ]
         if arguments:
-            lines += textwrap.wrap(arguments, 96, initial_indent='    ',
-                                   subsequent_indent='      ', break_long_words=False)
+            lines += textwrap.wrap(
+                arguments,
+                96,
+                initial_indent='    ',
+                subsequent_indent='      ',
+                break_long_words=False,
+            )
     return '\n'.join(lines)
 
 

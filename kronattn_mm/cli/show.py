@@ -32,19 +32,39 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description='Draw the global attention maps (template maps) of an inserted layer over '
         'images: one PNG for each image, the most distinct maps first.',
-        epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter)
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument('config', help='config file of the model')
     parser.add_argument('checkpoint', help='trained weights of that config (file or URL)')
     parser.add_argument('images', nargs='+', metavar='IMAGE', help='image files')
-    parser.add_argument('--layer', help='inserted layer, such as neck.fpn1 or backbone.res4 '
-                        '(default: the one with the finest maps)')
-    parser.add_argument('--maps', type=int, default=6, metavar='N',
-                        help='maps for each image (default: %(default)s)')
-    parser.add_argument('--out-dir', type=Path, default=Path('out/attention_maps'), metavar='DIR',
-                        help='folder for the pictures (default: %(default)s)')
+    parser.add_argument(
+        '--layer',
+        help='inserted layer, such as neck.fpn1 or backbone.res4 '
+        '(default: the one with the finest maps)',
+    )
+    parser.add_argument(
+        '--maps',
+        type=int,
+        default=6,
+        metavar='N',
+        help='maps for each image (default: %(default)s)',
+    )
+    parser.add_argument(
+        '--out-dir',
+        type=Path,
+        default=Path('out/attention_maps'),
+        metavar='DIR',
+        help='folder for the pictures (default: %(default)s)',
+    )
     parser.add_argument('--device', default='cpu', help='such as cuda:0 (default: %(default)s)')
-    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, metavar='KEY=VALUE',
-                        help='settings of the config to override')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=ConfigOptions,
+        metavar='KEY=VALUE',
+        help='settings of the config to override',
+    )
     args = parser.parse_args(arguments)
     if args.maps < 1:
         parser.error(f'--maps must be at least 1, got {args.maps}')
@@ -65,8 +85,9 @@ def check_images(paths: Sequence[str]) -> None:
             with Image.open(path) as image:
                 image.load()
         except (OSError, SyntaxError, ValueError) as error:
-            raise UserError(f'image {path!r} cannot be read, it may be truncated: {error}'
-                            ) from error
+            raise UserError(
+                f'image {path!r} cannot be read, it may be truncated: {error}'
+            ) from error
 
 
 def output_paths(images: Sequence[str], layer: str, folder: Path) -> list[Path]:
@@ -125,16 +146,20 @@ def load_weights(model: Any, path: str) -> list[str]:
     try:
         checkpoint = CheckpointLoader.load_checkpoint(path, map_location='cpu', logger='silent')
     except Exception as error:  # what unpickling garbage raises is anybody's guess
-        raise UserError(f'checkpoint {path!r} cannot be read, it may be truncated or no '
-                        f'checkpoint at all: {_line(error)}') from error
+        raise UserError(
+            f'checkpoint {path!r} cannot be read, it may be truncated or no '
+            f'checkpoint at all: {_line(error)}'
+        ) from error
     weights = checkpoint.get('state_dict', checkpoint) if isinstance(checkpoint, dict) else None
-    if not isinstance(weights, dict) or not all(hasattr(value, 'shape')
-                                                for value in weights.values()):
+    if not isinstance(weights, dict) or not all(
+        hasattr(value, 'shape') for value in weights.values()
+    ):
         raise UserError(f'checkpoint {path!r} holds no state_dict')
     weights = {key.removeprefix('module.'): value for key, value in weights.items()}
     wanted = model.state_dict()
-    missing = [key for key in wanted if key not in weights
-               and not key.endswith('num_batches_tracked')]
+    missing = [
+        key for key in wanted if key not in weights and not key.endswith('num_batches_tracked')
+    ]
     names = {id(module): name for name, module in model.named_modules()}
     untrained = []
     for name, insertion in inserted_layers(model).items():
@@ -142,21 +167,28 @@ def load_weights(model: Any, path: str) -> list[str]:
         if any(key.startswith(prefix) for key in missing):
             untrained.append(name)
             missing = [key for key in missing if not key.startswith(prefix)]
-    wrong = [f'{key} is {tuple(weights[key].shape)} there and {tuple(wanted[key].shape)} in the '
-             'model' for key in wanted if key in weights
-             and weights[key].shape != wanted[key].shape]
+    wrong = [
+        f'{key} is {tuple(weights[key].shape)} there and {tuple(wanted[key].shape)} in the model'
+        for key in wanted
+        if key in weights and weights[key].shape != wanted[key].shape
+    ]
     strange = [key for key in weights if key not in wanted]
     lost = [key for key in strange if '.attention.' in f'.{key}']
-    for count, what, first in ((len(wrong), 'tensors of another shape', wrong[:1]),
-                               (len(missing), 'keys missing', missing[:1]),
-                               (len(lost), 'attention keys that the config has no layer for',
-                                lost[:1])):
+    for count, what, first in (
+        (len(wrong), 'tensors of another shape', wrong[:1]),
+        (len(missing), 'keys missing', missing[:1]),
+        (len(lost), 'attention keys that the config has no layer for', lost[:1]),
+    ):
         if count:
-            raise UserError(f'checkpoint {path!r} does not fit the config: {count} {what}, '
-                            f'such as {first[0]}')
+            raise UserError(
+                f'checkpoint {path!r} does not fit the config: {count} {what}, such as {first[0]}'
+            )
     if strange:
-        print(f'note: {len(strange)} keys of the checkpoint are not in the model, such as '
-              f'{strange[0]}', file=sys.stderr)
+        print(
+            f'note: {len(strange)} keys of the checkpoint are not in the model, such as '
+            f'{strange[0]}',
+            file=sys.stderr,
+        )
     model.load_state_dict(weights, strict=False)
     return untrained
 
@@ -170,8 +202,10 @@ def build_pipeline(config: Any, path: str) -> Any:
         dataset = dataset.get('dataset') or (dataset.get('datasets') or [None])[0]
     steps = dataset.pipeline if dataset is not None else config.get('test_pipeline')
     if steps is None:
-        raise UserError(f'config {path!r} has no test pipeline (test_dataloader.dataset.pipeline '
-                        'or test_pipeline)')
+        raise UserError(
+            f'config {path!r} has no test pipeline (test_dataloader.dataset.pipeline '
+            'or test_pipeline)'
+        )
     return Compose([step for step in steps if 'Annotations' not in str(step['type'])])
 
 
@@ -201,12 +235,16 @@ def show(model: Any, pipeline: Any, image: str, layer: str, count: int, warning:
     recorder.check()
     shape = tuple(data['inputs'].shape[-2:])
     if any(seen < given for seen, given in zip(recorder.network_shape, shape, strict=True)):
-        print(f'note: the model looks at {image} through a sliding window; the first window is '
-              'shown (for the whole: --cfg-options model.test_cfg.mode=whole)', file=sys.stderr)
+        print(
+            f'note: the model looks at {image} through a sliding window; the first window is '
+            'shown (for the whole: --cfg-options model.test_cfg.mode=whole)',
+            file=sys.stderr,
+        )
     height, width = shown_region(shape, recorder.network_shape, sample.metainfo)
     picture = network_image(data['inputs'])[:height, :width]
-    return draw_attention(picture, recorder.maps[0], recorder.network_shape, layer,
-                             Path(image).name, count, warning)
+    return draw_attention(
+        picture, recorder.maps[0], recorder.network_shape, layer, Path(image).name, count, warning
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -215,6 +253,7 @@ def run(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from ..visualization import choose_layer
+
     try:
         device = torch.device(args.device)
         torch.zeros(1, device=device)
@@ -259,6 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter('ignore', category=UserWarning)  # upstream's, on every import
             from ..visualization import AttentionMapError
+
             try:
                 run(args)
             except AttentionMapError as error:

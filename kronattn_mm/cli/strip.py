@@ -68,16 +68,29 @@ def _strip(arguments: argparse.Namespace) -> int:
         with attention_disabled(model):
             rows = compare(model, plain, config, arguments.images)
         change = compare(model, plain, config, arguments.images)
-        text, passed = verdict(rows, arguments.tolerance,
-                               'the plain model, and the plugged one with its layers off')
+        text, passed = verdict(
+            rows, arguments.tolerance, 'the plain model, and the plugged one with its layers off'
+        )
     dropped = [key for key in _OF_PLUGGED if key in checkpoint]
     if arguments.json:
-        print(json.dumps(dict(
-            file=str(arguments.output), removed=removed, dropped=dropped, images=as_dicts(rows),
-            change=as_dicts(change), passed=passed), indent=2))
+        print(
+            json.dumps(
+                dict(
+                    file=str(arguments.output),
+                    removed=removed,
+                    dropped=dropped,
+                    images=as_dicts(rows),
+                    change=as_dicts(change),
+                    passed=passed,
+                ),
+                indent=2,
+            )
+        )
     else:
-        print(f'{arguments.output}: {len(rest)} tensors, {len(removed)} of inserted layers are out'
-              + (f'; left out as well: {", ".join(dropped)}' if dropped else ''))
+        print(
+            f'{arguments.output}: {len(rest)} tensors, {len(removed)} of inserted layers are out'
+            + (f'; left out as well: {", ".join(dropped)}' if dropped else '')
+        )
         if text:
             print(text)
             print(verdict(change, float('inf'), 'without the layers, and with them')[0])

@@ -4,6 +4,7 @@ Point, layer, feature shape, parameters and multiply-accumulates of each, and th
 model; then whether each is on, trained, and how its norms run. No data set and no trained weights
 are needed.
 """
+
 import json
 import sys
 from dataclasses import asdict
@@ -29,8 +30,18 @@ def main(argv: list[str] | None = None) -> int:
     kind = type(model).__name__
     if arguments.json:
         content = report.as_dict()
-        print(json.dumps(dict(config=arguments.config, model_type=kind, image_shape_source=source,
-                              status=[asdict(row) for row in status], **content), indent=2))
+        print(
+            json.dumps(
+                dict(
+                    config=arguments.config,
+                    model_type=kind,
+                    image_shape_source=source,
+                    status=[asdict(row) for row in status],
+                    **content,
+                ),
+                indent=2,
+            )
+        )
     else:
         print(heading(arguments.config, kind, report, source), summary_text(report), sep='\n')
         if status:

@@ -32,8 +32,12 @@ LIBRARIES = {
     'resnet': ('torchvision', 'mmpretrain', 'mmseg', 'mmdet'),
 }
 CLASSIFIER = {'mmpretrain': 'head.fc', 'kronattn_mm': 'head.fc'}  # beside backbone.*
-_TORCHVISION_CLASSIFIER = {'mobilenet_v2': 'classifier.1', 'shufflenet_v2': 'fc',
-                           'mnasnet': 'classifier.1', 'resnet': 'fc'}
+_TORCHVISION_CLASSIFIER = {
+    'mobilenet_v2': 'classifier.1',
+    'shufflenet_v2': 'fc',
+    'mnasnet': 'classifier.1',
+    'resnet': 'fc',
+}
 # How many blocks the stages have.
 _MOBILENET_V2 = (1, 2, 3, 4, 3, 3, 1)
 _SHUFFLENET_V2 = (4, 8, 4)
@@ -74,13 +78,16 @@ def recognise(keys: Mapping[str, Tensor]) -> tuple[str, str]:
     """
     for (family, library), key in _SIGNS.items():
         if key in keys:
-            if (family, library) == ('mobilenet_v2', 'mmpretrain') \
-                    and 'conv2.conv.weight' not in keys:
+            if (family, library) == (
+                'mobilenet_v2',
+                'mmpretrain',
+            ) and 'conv2.conv.weight' not in keys:
                 return family, 'mmseg'
             return family, library
     first = ', '.join(list(keys)[:3])
-    raise ConversionError(f'the weights are none of {", ".join(LIBRARIES)} by their names, which '
-                          f'begin with {first}')
+    raise ConversionError(
+        f'the weights are none of {", ".join(LIBRARIES)} by their names, which begin with {first}'
+    )
 
 
 # A key that only this family has in these names.
@@ -162,7 +169,8 @@ def _mnasnet(library: str) -> Iterator[str | None]:
 
 _NAMES = {'mobilenet_v2': _mobilenet_v2, 'shufflenet_v2': _shufflenet_v2, 'mnasnet': _mnasnet}
 _RESNET_KEY = re.compile(
-    r'(conv1|bn1|stem\.\d+|layer[1-4]\.\d+\.(conv\d|bn\d|downsample\.\d+))\..+')
+    r'(conv1|bn1|stem\.\d+|layer[1-4]\.\d+\.(conv\d|bn\d|downsample\.\d+))\..+'
+)
 
 
 def is_resnet_key(key: str) -> bool:

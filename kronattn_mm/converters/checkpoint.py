@@ -56,8 +56,9 @@ class Checkpoint:
     ignored: tuple[str, ...] = ()
 
 
-def read_checkpoint(path: str | Path, trust_pickle: bool = False,
-                    entry: str | None = None) -> Checkpoint:
+def read_checkpoint(
+    path: str | Path, trust_pickle: bool = False, entry: str | None = None
+) -> Checkpoint:
     """Read the weights of a file.
 
     Args:
@@ -80,23 +81,32 @@ def read_checkpoint(path: str | Path, trust_pickle: bool = False,
     if isinstance(state, nn.Module):
         state = state.state_dict()
     if not isinstance(state, Mapping):
-        raise ConversionError(f'the entry {name!r} of {path} is a {type(state).__name__}, not a '
-                              'dict of weights')
+        raise ConversionError(
+            f'the entry {name!r} of {path} is a {type(state).__name__}, not a dict of weights'
+        )
     tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}
     if not tensors:
-        raise ConversionError(f'{path} holds no weights; its entries are '
-                              f'{", ".join(map(str, content)) or "none"}')
+        raise ConversionError(
+            f'{path} holds no weights; its entries are {", ".join(map(str, content)) or "none"}'
+        )
     meta = content.get('meta') if name else None
     return Checkpoint(
-        path=path, state=tensors, versions=dict(getattr(state, '_metadata', None) or {}),
-        meta=dict(meta) if isinstance(meta, Mapping) else {}, entry=name,
+        path=path,
+        state=tensors,
+        versions=dict(getattr(state, '_metadata', None) or {}),
+        meta=dict(meta) if isinstance(meta, Mapping) else {},
+        entry=name,
         others=tuple(str(key) for key in content if key not in (name, 'meta')) if name else (),
-        ignored=tuple(str(key) for key in state if key not in tensors))
+        ignored=tuple(str(key) for key in state if key not in tensors),
+    )
 
 
-def write_checkpoint(path: str | Path, state: Mapping[str, Tensor],
-                     versions: Mapping[str, Any] | None = None,
-                     meta: Mapping[str, Any] | None = None) -> None:
+def write_checkpoint(
+    path: str | Path,
+    state: Mapping[str, Tensor],
+    versions: Mapping[str, Any] | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> None:
     """Write ``dict(state_dict=..., meta=...)`` under a temporary name, and rename it.
 
     What is written can be read with ``weights_only``, without any allow-list.
@@ -181,7 +191,8 @@ def _load(path: Path, trust_pickle: bool) -> Any:
             raise ConversionError(
                 f'{path} is a pickle with {unsafe[1]} in it, which could run any code when it is '
                 'read; with --trust-pickle it is read all the same, which is for files of your '
-                'own and of people you trust') from error
+                'own and of people you trust'
+            ) from error
         raise ConversionError(_unreadable(path, error)) from error
     except Exception as error:  # torch and pickle raise a dozen kinds for a damaged file
         raise ConversionError(_unreadable(path, error)) from error
@@ -190,8 +201,10 @@ def _load(path: Path, trust_pickle: bool) -> Any:
 def _weights_of(path: Path, content: Mapping, entry: str | None) -> tuple[str, Any]:
     if entry is not None:
         if entry not in content:
-            raise ConversionError(f'{path} has no entry {entry!r}; its entries are '
-                                  f'{", ".join(map(str, list(content)[:20]))}')
+            raise ConversionError(
+                f'{path} has no entry {entry!r}; its entries are '
+                f'{", ".join(map(str, list(content)[:20]))}'
+            )
         return entry, content[entry]
     for name in _STATE_ENTRIES:
         if isinstance(content.get(name), (Mapping, nn.Module)):
@@ -208,8 +221,10 @@ def _is_checkpoint(path: Path) -> bool:
 def _unreadable(path: Path, error: Exception) -> str:
     if not _is_checkpoint(path):
         return f'{path} cannot be read as a checkpoint: it is none by its first bytes'
-    return (f'{path} cannot be read as a checkpoint, it is damaged or something else: '
-            f'{_first_line(error)}')
+    return (
+        f'{path} cannot be read as a checkpoint, it is damaged or something else: '
+        f'{_first_line(error)}'
+    )
 
 
 def _first_line(error: Exception) -> str:
@@ -234,16 +249,29 @@ def _statistic(owner: type, name: str) -> Any:
 def _mmengine_logs_allowed() -> Iterator[None]:
     """Let ``weights_only`` read what ``mmengine.runner.checkpoint`` allows for its message hub."""
     core = np._core if hasattr(np, '_core') else np.core
-    kinds = [type(np.dtype(name)) for name in ('bool', 'int32', 'int64', 'uint32', 'float32',
-                                               'float64', 'U', 'S')]
-    allowed = [HistoryBuffer, np.ndarray, np.dtype, slice, *dict.fromkeys(kinds),
-               core.multiarray._reconstruct, core.multiarray.scalar,
-               # Both names that numpy has had for it: a file says the one of its writer.
-               *((function, f'{module}.multiarray.{name}')
-                 for name, function in (('_reconstruct', core.multiarray._reconstruct),
-                                        ('scalar', core.multiarray.scalar))
-                 for module in ('numpy.core', 'numpy._core')),
-               (_statistic, 'builtins.getattr')]
+    kinds = [
+        type(np.dtype(name))
+        for name in ('bool', 'int32', 'int64', 'uint32', 'float32', 'float64', 'U', 'S')
+    ]
+    allowed = [
+        HistoryBuffer,
+        np.ndarray,
+        np.dtype,
+        slice,
+        *dict.fromkeys(kinds),
+        core.multiarray._reconstruct,
+        core.multiarray.scalar,
+        # Both names that numpy has had for it: a file says the one of its writer.
+        *(
+            (function, f'{module}.multiarray.{name}')
+            for name, function in (
+                ('_reconstruct', core.multiarray._reconstruct),
+                ('scalar', core.multiarray.scalar),
+            )
+            for module in ('numpy.core', 'numpy._core')
+        ),
+        (_statistic, 'builtins.getattr'),
+    ]
     if digit_version(torch.__version__) < digit_version('2.6'):
         yield  # it knows no stand-ins; such files need --trust-pickle
         return

@@ -9,13 +9,7 @@ from torch import nn
 
 from ..cost.command_line import ConfigOptions, Parser
 from ..cost.config import ConfigError
-from .checkpoint import (
-    Checkpoint,
-    ConversionError,
-    plain_meta,
-    read_checkpoint,
-    write_checkpoint,
-)
+from .checkpoint import Checkpoint, ConversionError, plain_meta, read_checkpoint, write_checkpoint
 from .conversion import Conversion
 from .report import report_dict, report_text, write_report
 from .target import Fit, fit, target_model
@@ -26,39 +20,70 @@ Converter = Callable[[Checkpoint, nn.Module | None], Conversion]
 def add_file_arguments(parser: argparse.ArgumentParser) -> None:
     """Add CHECKPOINT, OUTPUT, and what goes for reading and writing."""
     parser.add_argument('checkpoint', metavar='CHECKPOINT', type=Path, help='file to convert')
-    parser.add_argument('output', metavar='OUTPUT', type=Path, nargs='?',
-                        help='file to write (not needed with --dry-run)')
-    parser.add_argument('--dry-run', action='store_true',
-                        help='do everything but write OUTPUT')
+    parser.add_argument(
+        'output',
+        metavar='OUTPUT',
+        type=Path,
+        nargs='?',
+        help='file to write (not needed with --dry-run)',
+    )
+    parser.add_argument('--dry-run', action='store_true', help='do everything but write OUTPUT')
     parser.add_argument('--force', action='store_true', help='OUTPUT may exist')
     parser.add_argument('--verbose', action='store_true', help='list every key')
-    parser.add_argument('--report', type=Path, metavar='FILE',
-                        help='write what became of every key to FILE, as JSON')
-    parser.add_argument('--trust-pickle', action='store_true',
-                        help='read a checkpoint that holds more than weights, numbers, text and '
-                        "mmengine's logs; it can then run any code of its author's")
-    parser.add_argument('--entry', metavar='NAME',
-                        help='entry of the file that holds the weights, such as ema_state_dict '
-                        '(default: the usual ones)')
+    parser.add_argument(
+        '--report',
+        type=Path,
+        metavar='FILE',
+        help='write what became of every key to FILE, as JSON',
+    )
+    parser.add_argument(
+        '--trust-pickle',
+        action='store_true',
+        help='read a checkpoint that holds more than weights, numbers, text and '
+        "mmengine's logs; it can then run any code of its author's",
+    )
+    parser.add_argument(
+        '--entry',
+        metavar='NAME',
+        help='entry of the file that holds the weights, such as ema_state_dict '
+        '(default: the usual ones)',
+    )
 
 
 def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --config and what belongs to it."""
-    parser.add_argument('--config', metavar='CONFIG',
-                        help='config of the model that OUTPUT is for, or its name, such as '
-                        'mmdet::ssd/ssd300_coco.py; keys and shapes are then checked')
-    parser.add_argument('--part', metavar='PATH',
-                        help='part of that model which OUTPUT is for, such as backbone; the keys '
-                        'of OUTPUT then begin there')
-    parser.add_argument('--allow', nargs='+', default=[], metavar='KEY',
-                        help='keys that may be missing, left over (then dropped) or of another '
-                        'shape (then dropped): dotted paths, or patterns with *')
-    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, metavar='KEY=VALUE',
-                        help='replace entries of CONFIG')
+    parser.add_argument(
+        '--config',
+        metavar='CONFIG',
+        help='config of the model that OUTPUT is for, or its name, such as '
+        'mmdet::ssd/ssd300_coco.py; keys and shapes are then checked',
+    )
+    parser.add_argument(
+        '--part',
+        metavar='PATH',
+        help='part of that model which OUTPUT is for, such as backbone; the keys '
+        'of OUTPUT then begin there',
+    )
+    parser.add_argument(
+        '--allow',
+        nargs='+',
+        default=[],
+        metavar='KEY',
+        help='keys that may be missing, left over (then dropped) or of another '
+        'shape (then dropped): dotted paths, or patterns with *',
+    )
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=ConfigOptions,
+        metavar='KEY=VALUE',
+        help='replace entries of CONFIG',
+    )
 
 
-def run(parser: Parser, arguments: argparse.Namespace, convert: Converter,
-        unwrap: bool = True) -> int:
+def run(
+    parser: Parser, arguments: argparse.Namespace, convert: Converter, unwrap: bool = True
+) -> int:
     """Read, convert, check, report, and write where nothing is wrong.
 
     Args:
@@ -127,8 +152,11 @@ def pairs(parser: Parser, option: str, values: list[str]) -> dict[str, str]:
 def _unwrap(source: Checkpoint) -> None:
     if all(key.startswith('module.') for key in source.state):
         source.state = {key.removeprefix('module.'): value for key, value in source.state.items()}
-        source.versions = {path.removeprefix('module').removeprefix('.'): value
-                           for path, value in source.versions.items() if path}
+        source.versions = {
+            path.removeprefix('module').removeprefix('.'): value
+            for path, value in source.versions.items()
+            if path
+        }
         print('module. before every key was taken away')
 
 
@@ -138,15 +166,19 @@ def _check_output(arguments: argparse.Namespace) -> None:
         return
     if output.is_dir():
         raise ConversionError(f'{output} is a folder; name the file to write')
-    if output.exists() and arguments.checkpoint.exists() \
-            and output.samefile(arguments.checkpoint):
+    if output.exists() and arguments.checkpoint.exists() and output.samefile(arguments.checkpoint):
         raise ConversionError(f'{output} is the checkpoint itself; name another file')
     if output.exists() and not arguments.force:
         raise ConversionError(f'{output} exists; --force replaces it')
 
 
-def _report(arguments: argparse.Namespace, source: Checkpoint, conversion: Conversion,
-            found: Fit | None, meta_dropped: dict[str, str]) -> None:
+def _report(
+    arguments: argparse.Namespace,
+    source: Checkpoint,
+    conversion: Conversion,
+    found: Fit | None,
+    meta_dropped: dict[str, str],
+) -> None:
     report = report_dict(source, conversion, found, meta_dropped)
     print(report_text(report, found is not None, arguments.verbose))
     if arguments.report is not None:

@@ -44,8 +44,11 @@ class Conversion:
 
     def renamed(self) -> dict[str, str]:
         """Return what was only renamed, from new key to old."""
-        return {key: origins[0] for key, origins in self.origins.items()
-                if len(origins) == 1 and origins[0] != key}
+        return {
+            key: origins[0]
+            for key, origins in self.origins.items()
+            if len(origins) == 1 and origins[0] != key
+        }
 
     def versions(self, source: Checkpoint) -> dict[str, object]:
         """Return the versions of modules for the result; see :class:`Checkpoint`.
@@ -94,7 +97,7 @@ def prefix_rules(rules: Mapping[str, str]) -> Callable[[str], str]:
             if not old:
                 return f'{new}.{key}' if new else key
             if key == old or key.startswith(f'{old}.'):
-                rest = key[len(old):]
+                rest = key[len(old) :]
                 return new + rest if new else rest.removeprefix('.')
         return key
 

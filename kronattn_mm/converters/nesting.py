@@ -16,8 +16,13 @@ from .conversion import Conversion, prefix_rules, rename
 _WRAPPERS = ('module', '_orig_mod')  # of DistributedDataParallel and averages; of torch.compile
 
 
-def convert(state: Mapping[str, Tensor], rules: Mapping[str, str], drop: Iterable[str] = (),
-            model: nn.Module | None = None, part: str = '') -> Conversion:
+def convert(
+    state: Mapping[str, Tensor],
+    rules: Mapping[str, str],
+    drop: Iterable[str] = (),
+    model: nn.Module | None = None,
+    part: str = '',
+) -> Conversion:
     """Give weights the prefixes of a model.
 
     Args:
@@ -47,13 +52,16 @@ def convert(state: Mapping[str, Tensor], rules: Mapping[str, str], drop: Iterabl
             raise ConversionError(f'there is nothing to drop below {prefix!r}')
     for old in rules:
         if old and not any(_below(key, old) for key in kept):
-            raise ConversionError(f'there is no key below {old!r} to rename; the prefixes are '
-                                  f'{", ".join(dict.fromkeys(key.split(".")[0] for key in kept))}')
+            raise ConversionError(
+                f'there is no key below {old!r} to rename; the prefixes are '
+                f'{", ".join(dict.fromkeys(key.split(".")[0] for key in kept))}'
+            )
     renamed = rename(kept, prefix_rules(rules))
     for wrapper in _WRAPPERS:
         # Only where it is before every key: a module may be called so.
         if all(_below(key, wrapper) for key in renamed.state) and not any(
-                _below(new, wrapper) for new in rules.values()):
+            _below(new, wrapper) for new in rules.values()
+        ):
             renamed = _again(renamed, {wrapper: ''})
             renamed.notes.append(f'the wrapper {wrapper}. was removed')
     if part and any(_below(key, part) for key in renamed.state):
@@ -63,8 +71,10 @@ def convert(state: Mapping[str, Tensor], rules: Mapping[str, str], drop: Iterabl
     if model is not None:
         found = find_rules(renamed.state, model)
         renamed = _again(renamed, found)
-        renamed.notes += [f'{f"{old}." if old else "all keys"} -> '
-                          f'{f"{new}." if new else "no prefix"}' for old, new in found.items()]
+        renamed.notes += [
+            f'{f"{old}." if old else "all keys"} -> {f"{new}." if new else "no prefix"}'
+            for old, new in found.items()
+        ]
     elif not rules and not conversion.dropped and not renamed.notes:
         raise ConversionError('nothing would change: give --rename OLD=NEW, --drop or --config')
     renamed.dropped |= conversion.dropped
@@ -104,8 +114,9 @@ def find_rules(state: Mapping[str, Tensor], model: nn.Module) -> dict[str, str]:
         needed = [rule for rule in best if not set(rule[2].values()) <= optional] or best
         if len(places) > 1 and len(needed) > 1:
             words = ' or '.join(f'{old}={new}' for old, new, _ in needed[:3])
-            raise ConversionError(f'{lost[0]} fits more than one place; say which with --rename '
-                                  f'{words}')
+            raise ConversionError(
+                f'{lost[0]} fits more than one place; say which with --rename {words}'
+            )
         old, new, moved = needed[0]
         rules[old] = new
         lost = [key for key in lost if not _below(key, old)]
@@ -113,8 +124,13 @@ def find_rules(state: Mapping[str, Tensor], model: nn.Module) -> dict[str, str]:
     return rules
 
 
-def _holding(key: str, lost: list[str], free: set[str], state: Mapping[str, Tensor],
-             target: Mapping[str, Tensor]) -> list[tuple[str, str, dict[str, str]]]:
+def _holding(
+    key: str,
+    lost: list[str],
+    free: set[str],
+    state: Mapping[str, Tensor],
+    target: Mapping[str, Tensor],
+) -> list[tuple[str, str, dict[str, str]]]:
     """Return the rules for ``key`` that hold, and where each brings the keys below it."""
     parts = key.split('.')
     candidates: dict[tuple[str, str], int] = {}
@@ -136,8 +152,11 @@ def _holding(key: str, lost: list[str], free: set[str], state: Mapping[str, Tens
         if any(name not in lost for name in below):
             continue  # some are where they should be
         move = prefix_rules({old: new})
-        moved = {name: move(name) for name in below
-                 if move(name) in free and target[move(name)].shape == state[name].shape}
+        moved = {
+            name: move(name)
+            for name in below
+            if move(name) in free and target[move(name)].shape == state[name].shape
+        }
         # The rest may be what a new task changes: another number of classes, a head less.
         if 2 * len(moved) >= len(below):
             found.append((old, new, moved))

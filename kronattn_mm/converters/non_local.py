@@ -41,8 +41,11 @@ from .conversion import Conversion
 MODES = ('dot_product', 'embedded_gaussian', 'gaussian')
 TARGETS = ('EfficientAttention', 'RegularAttention')
 _NAMES = {'queries': 'theta', 'keys': 'phi', 'values': 'g', 'reprojection': 'conv_out'}
-_PLUGIN = {'NonLocal': 'nonlocal_block', 'EfficientAttention': 'efficient_attention2d',
-           'RegularAttention': 'regular_attention2d'}
+_PLUGIN = {
+    'NonLocal': 'nonlocal_block',
+    'EfficientAttention': 'efficient_attention2d',
+    'RegularAttention': 'regular_attention2d',
+}
 
 
 @dataclass(frozen=True)
@@ -80,19 +83,26 @@ def find_blocks(state: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
             continue
         prefix = match[1] or ''
         where = f'{prefix}.' if prefix else ''
-        weights = {name.removeprefix(where): value for name, value in state.items()
-                   if name.startswith(where)
-                   and name.removeprefix(where).partition('.')[0] in (
-                       'g', 'theta', 'phi', 'conv_out', 'concat_project', 'conv_mask')}
+        weights = {
+            name.removeprefix(where): value
+            for name, value in state.items()
+            if name.startswith(where)
+            and name.removeprefix(where).partition('.')[0]
+            in ('g', 'theta', 'phi', 'conv_out', 'concat_project', 'conv_mask')
+        }
         if not {'g.conv.weight', 'g.0.conv.weight'} & weights.keys():
             continue
         if any(name.startswith('conv_mask.') for name in weights):
-            raise ConversionError(f'{prefix!r} is a disentangled non-local block (conv_mask); its '
-                                  'whitened pair and unary term have no counterpart')
+            raise ConversionError(
+                f'{prefix!r} is a disentangled non-local block (conv_mask); its '
+                'whitened pair and unary term have no counterpart'
+            )
         if any(name.startswith('concat_project.') for name in weights):
-            raise ConversionError(f"{prefix!r} has mode='concatenation' (concat_project), which "
-                                  'computes a network of each pair of positions and has no '
-                                  'counterpart')
+            raise ConversionError(
+                f"{prefix!r} has mode='concatenation' (concat_project), which "
+                'computes a network of each pair of positions and has no '
+                'counterpart'
+            )
         blocks[prefix] = weights
     return blocks
 
@@ -100,12 +110,14 @@ def find_blocks(state: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 def settings_in(model: nn.Module) -> dict[str, Settings]:
     """Return the settings of the non-local blocks in a model, by path."""
     from mmcv.cnn.bricks.non_local import _NonLocalNd
+
     found = {}
     for path, module in model.named_modules():
         if isinstance(module, _NonLocalNd):
             norm = module.conv_out.norm if module.conv_out.with_norm else None
-            found[path] = Settings(module.mode, module.use_scale, module.sub_sample,
-                                   None if norm is None else norm.eps)
+            found[path] = Settings(
+                module.mode, module.use_scale, module.sub_sample, None if norm is None else norm.eps
+            )
     return found
 
 
@@ -128,17 +140,23 @@ def to_attention(weights: Mapping[str, Tensor], settings: Settings) -> dict[str,
     inner, channels = values[0].shape[:2]
     if settings.mode == 'gaussian':
         eye = torch.eye(channels, dtype=values[0].dtype)
-        eye = eye.reshape(channels, channels, *(1, ) * (values[0].dim() - 2))
+        eye = eye.reshape(channels, channels, *(1,) * (values[0].dim() - 2))
         queries = keys = (eye, torch.zeros(channels, dtype=values[0].dtype))
     else:
         factor = inner**-0.25 if settings.use_scale and settings.normalization == 'softmax' else 1
         queries = _scaled(*_conv(weights, 'theta.conv'), factor)
         keys = _scaled(*_conv(weights, phi), factor)
     out = _without_norm(weights, settings)
-    return {f'{name}.{part}': value
-            for name, pair in (('keys', keys), ('queries', queries), ('values', values),
-                               ('reprojection', out))
-            for part, value in zip(('weight', 'bias'), pair, strict=True)}
+    return {
+        f'{name}.{part}': value
+        for name, pair in (
+            ('keys', keys),
+            ('queries', queries),
+            ('values', values),
+            ('reprojection', out),
+        )
+        for part, value in zip(('weight', 'bias'), pair, strict=True)
+    }
 
 
 def from_attention(weights: Mapping[str, Tensor], settings: Settings) -> dict[str, Tensor]:
@@ -153,31 +171,46 @@ def from_attention(weights: Mapping[str, Tensor], settings: Settings) -> dict[st
     weight, bias = _conv(weights, 'reprojection')
     inner = values[0].shape[0]
     if settings.mode == 'gaussian' or settings.sub_sample:
-        raise ConversionError("only modes 'dot_product' and 'embedded_gaussian' without "
-                              'sub_sample can be made of an attention block')
+        raise ConversionError(
+            "only modes 'dot_product' and 'embedded_gaussian' without "
+            'sub_sample can be made of an attention block'
+        )
     if keys[0].shape[0] != inner:
-        raise ConversionError(f'a non-local block has as many key as value channels, this one has '
-                              f'{keys[0].shape[0]} and {inner}')
+        raise ConversionError(
+            f'a non-local block has as many key as value channels, this one has '
+            f'{keys[0].shape[0]} and {inner}'
+        )
     factor = inner**0.25 if settings.use_scale and settings.normalization == 'softmax' else 1
     result = {}
-    for name, pair in (('theta', _scaled(*queries, factor)), ('phi', _scaled(*keys, factor)),
-                       ('g', values)):
+    for name, pair in (
+        ('theta', _scaled(*queries, factor)),
+        ('phi', _scaled(*keys, factor)),
+        ('g', values),
+    ):
         result[f'{name}.conv.weight'], result[f'{name}.conv.bias'] = pair
     result['conv_out.conv.weight'] = weight
     if settings.norm_eps is None:
         result['conv_out.conv.bias'] = bias
     else:
         one = torch.ones_like(bias)
-        result |= {'conv_out.bn.weight': one * (1 + settings.norm_eps)**0.5,
-                   'conv_out.bn.bias': bias, 'conv_out.bn.running_mean': one * 0,
-                   'conv_out.bn.running_var': one,
-                   'conv_out.bn.num_batches_tracked': torch.tensor(0)}
+        result |= {
+            'conv_out.bn.weight': one * (1 + settings.norm_eps) ** 0.5,
+            'conv_out.bn.bias': bias,
+            'conv_out.bn.running_mean': one * 0,
+            'conv_out.bn.running_var': one,
+            'conv_out.bn.num_batches_tracked': torch.tensor(0),
+        }
     return result
 
 
-def convert(state: Mapping[str, Tensor], settings: Settings | Mapping[str, Settings],
-            places: Mapping[str, str], target: str = 'EfficientAttention',
-            without_sub_sample: bool = False, model: nn.Module | None = None) -> Conversion:
+def convert(
+    state: Mapping[str, Tensor],
+    settings: Settings | Mapping[str, Settings],
+    places: Mapping[str, str],
+    target: str = 'EfficientAttention',
+    without_sub_sample: bool = False,
+    model: nn.Module | None = None,
+) -> Conversion:
     """Turn every non-local block into an attention block; everything else keeps its name.
 
     Args:
@@ -196,8 +229,10 @@ def convert(state: Mapping[str, Tensor], settings: Settings | Mapping[str, Setti
     """
     blocks = find_blocks(state)
     if not blocks:
-        raise ConversionError('there is no non-local block in the checkpoint (g, theta, phi and '
-                              'conv_out side by side)')
+        raise ConversionError(
+            'there is no non-local block in the checkpoint (g, theta, phi and '
+            'conv_out side by side)'
+        )
     _check_places(places, blocks)
     staying = {} if model is None else settings_in(model)
     conversion = Conversion()
@@ -211,13 +246,15 @@ def convert(state: Mapping[str, Tensor], settings: Settings | Mapping[str, Setti
         new = place_of(prefix, target) if new is None else new
         dims = weights['conv_out.conv.weight'].dim() - 2
         if target == 'RegularAttention' and dims != 2:
-            raise ConversionError(f'{prefix!r} has {dims} spatial dimensions, RegularAttention2d '
-                                  'has two')
+            raise ConversionError(
+                f'{prefix!r} has {dims} spatial dimensions, RegularAttention2d has two'
+            )
         if its.sub_sample and target == 'EfficientAttention' and not without_sub_sample:
             raise ConversionError(
                 f'{prefix!r} has sub_sample: keys and values are max pooled, which efficient '
                 'attention is not; --to RegularAttention keeps it (pooling=True), and '
-                '--without-sub-sample takes the weights over without it, to be fine-tuned')
+                '--without-sub-sample takes the weights over without it, to be fine-tuned'
+            )
         converted = to_attention(weights, its)
         for name, value in converted.items():
             origins = _origins(prefix, weights, name)
@@ -233,8 +270,12 @@ def convert(state: Mapping[str, Tensor], settings: Settings | Mapping[str, Setti
     return conversion
 
 
-def convert_back(state: Mapping[str, Tensor], settings: Settings, places: Mapping[str, str],
-                 model: nn.Module | None = None) -> Conversion:
+def convert_back(
+    state: Mapping[str, Tensor],
+    settings: Settings,
+    places: Mapping[str, str],
+    model: nn.Module | None = None,
+) -> Conversion:
     """Turn attention blocks into non-local blocks of mmcv.
 
     Args:
@@ -248,6 +289,7 @@ def convert_back(state: Mapping[str, Tensor], settings: Settings, places: Mappin
         ConversionError: If there is no block, or one that cannot be converted.
     """
     from .reference_attention import find_blocks as find_attention
+
     blocks = find_attention(state)
     if not blocks:
         raise ConversionError('there is no attention block in the checkpoint')
@@ -263,21 +305,31 @@ def convert_back(state: Mapping[str, Tensor], settings: Settings, places: Mappin
         new = places.get(prefix)
         new = place_of(prefix, 'NonLocal') if new is None else new
         where = f'{prefix}.' if prefix else ''
-        weights = {f'{name}.{part}': state[f'{where}{name}.{part}'] for name in _NAMES
-                   for part in ('weight', 'bias')}
+        weights = {
+            f'{name}.{part}': state[f'{where}{name}.{part}']
+            for name in _NAMES
+            for part in ('weight', 'bias')
+        }
         its = wanted.get(new, settings)
         for name, value in from_attention(weights, its).items():
             ours = {theirs: own for own, theirs in _NAMES.items()}[name.partition('.')[0]]
-            part = 'bias' if name in ('conv_out.bn.bias', ) else name.rpartition('.')[2]
+            part = 'bias' if name in ('conv_out.bn.bias',) else name.rpartition('.')[2]
             made = name.startswith('conv_out.bn.') and part != 'bias'
-            conversion.put(f'{new}.{name}' if new else name, value,
-                           *(() if made else (f'{where}{ours}.{part}', )))
+            conversion.put(
+                f'{new}.{name}' if new else name,
+                value,
+                *(() if made else (f'{where}{ours}.{part}',)),
+            )
         done |= {f'{where}{name}' for name in weights}
         conversion.notes.append(
-            f"{prefix or 'the block'} -> {new or 'the block'}: mode={its.mode!r}, use_scale="
-            f'{its.use_scale}; ' + ('equal up to rounding if normalization was scaling'
-                                    if its.mode == 'dot_product' else
-                                    'approximate from efficient attention'))
+            f'{prefix or "the block"} -> {new or "the block"}: mode={its.mode!r}, use_scale='
+            f'{its.use_scale}; '
+            + (
+                'equal up to rounding if normalization was scaling'
+                if its.mode == 'dot_product'
+                else 'approximate from efficient attention'
+            )
+        )
     _keep_rest(conversion, state, done)
     return conversion
 
@@ -304,14 +356,17 @@ def place_of(prefix: str, target: str) -> str:
         return f'{where}attention.convs_0'
     for word in _PLUGIN.values():
         if re.fullmatch(rf'{word}\w*', name):
-            return f'{where}{_PLUGIN[target]}{name[len(word):]}'
-    raise ConversionError(f'where the block at {prefix!r} goes is not clear: it is neither at a '
-                          'point of Plugged, nor a plugin of mmdet, nor in an NLHead; say so with '
-                          f'--place {prefix}=NEW')
+            return f'{where}{_PLUGIN[target]}{name[len(word) :]}'
+    raise ConversionError(
+        f'where the block at {prefix!r} goes is not clear: it is neither at a '
+        'point of Plugged, nor a plugin of mmdet, nor in an NLHead; say so with '
+        f'--place {prefix}=NEW'
+    )
 
 
-def compare(weights: Mapping[str, Tensor], settings: Settings, x: Tensor,
-            target: str = 'EfficientAttention') -> tuple[float, float]:
+def compare(
+    weights: Mapping[str, Tensor], settings: Settings, x: Tensor, target: str = 'EfficientAttention'
+) -> tuple[float, float]:
     """Run a non-local block and its conversion on a feature map.
 
     Args:
@@ -328,31 +383,43 @@ def compare(weights: Mapping[str, Tensor], settings: Settings, x: Tensor,
     import mmcv.cnn.bricks.non_local as bricks
 
     from .. import layers
+
     converted = {name: value.float() for name, value in to_attention(weights, settings).items()}
     inner, channels = converted['values.weight'].shape[:2]
     dims = x.dim() - 2
     norm = None if settings.norm_eps is None else dict(type=f'BN{dims}d', eps=settings.norm_eps)
     block = getattr(bricks, f'NonLocal{dims}d')(
-        in_channels=channels, reduction=max(channels // inner, 1), mode=settings.mode,
-        use_scale=settings.use_scale, sub_sample=settings.sub_sample, norm_cfg=norm).eval()
+        in_channels=channels,
+        reduction=max(channels // inner, 1),
+        mode=settings.mode,
+        use_scale=settings.use_scale,
+        sub_sample=settings.sub_sample,
+        norm_cfg=norm,
+    ).eval()
     if block.inter_channels != inner:
-        raise ConversionError(f'mmcv has no block with {inner} of {channels} channels to compare '
-                              'with')
+        raise ConversionError(
+            f'mmcv has no block with {inner} of {channels} channels to compare with'
+        )
     block.load_state_dict(weights)
     arguments = dict(pooling=settings.sub_sample) if target == 'RegularAttention' else {}
     layer = getattr(layers, f'{target}{dims}d')(
-        channels, converted['keys.weight'].shape[0], inner,
-        normalization=settings.normalization, **arguments).eval()
+        channels,
+        converted['keys.weight'].shape[0],
+        inner,
+        normalization=settings.normalization,
+        **arguments,
+    ).eval()
     layer.load_state_dict(converted)
     with torch.no_grad():
         theirs = block(x.float())
         difference = (layer(x.float()) - theirs).abs().max().item()
         added = (theirs - x).abs().max().item()
-    return difference, difference / added if added else (0. if not difference else float('inf'))
+    return difference, difference / added if added else (0.0 if not difference else float('inf'))
 
 
-def settings_of(prefix: str, weights: Mapping[str, Tensor],
-                settings: Settings | Mapping[str, Settings]) -> Settings:
+def settings_of(
+    prefix: str, weights: Mapping[str, Tensor], settings: Settings | Mapping[str, Settings]
+) -> Settings:
     """Return the settings of one block, completed by what its weights tell.
 
     Raises:
@@ -360,19 +427,28 @@ def settings_of(prefix: str, weights: Mapping[str, Tensor],
     """
     if not isinstance(settings, Settings):
         if prefix not in settings:
-            raise ConversionError(f'the model of --source-config has no non-local block at '
-                                  f'{prefix!r}; its blocks are at '
-                                  f'{", ".join(map(repr, settings)) or "no place"}')
+            raise ConversionError(
+                f'the model of --source-config has no non-local block at '
+                f'{prefix!r}; its blocks are at '
+                f'{", ".join(map(repr, settings)) or "no place"}'
+            )
         return settings[prefix]
     without_theta = 'theta.conv.weight' not in weights
     if without_theta != (settings.mode == 'gaussian'):
-        has = "no theta, so its mode is 'gaussian'" if without_theta else \
-            "a theta, so its mode is not 'gaussian'"
+        has = (
+            "no theta, so its mode is 'gaussian'"
+            if without_theta
+            else "a theta, so its mode is not 'gaussian'"
+        )
         raise ConversionError(f'{prefix!r} has {has}, but {settings.mode!r} was said')
-    normed = any(name.startswith('conv_out.') and not name.startswith('conv_out.conv.')
-                 for name in weights)
-    return replace(settings, sub_sample='g.0.conv.weight' in weights,
-                   norm_eps=(settings.norm_eps or 1e-5) if normed else None)
+    normed = any(
+        name.startswith('conv_out.') and not name.startswith('conv_out.conv.') for name in weights
+    )
+    return replace(
+        settings,
+        sub_sample='g.0.conv.weight' in weights,
+        norm_eps=(settings.norm_eps or 1e-5) if normed else None,
+    )
 
 
 def _conv(weights: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
@@ -381,8 +457,9 @@ def _conv(weights: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
             raise ConversionError(f'{name}.{part} is missing in a block')
     weight = weights[f'{name}.weight']
     if any(size != 1 for size in weight.shape[2:]):
-        raise ConversionError(f'{name} is no 1x1 convolution, its weight has the shape '
-                              f'{tuple(weight.shape)}')
+        raise ConversionError(
+            f'{name} is no 1x1 convolution, its weight has the shape {tuple(weight.shape)}'
+        )
     return weight, weights[f'{name}.bias']
 
 
@@ -397,17 +474,24 @@ def _without_norm(weights: Mapping[str, Tensor], settings: Settings) -> tuple[Te
     if settings.norm_eps is None:
         return _conv(weights, 'conv_out.conv')
     weight = weights['conv_out.conv.weight']
-    names = [name.removesuffix('.running_var') for name in weights
-             if name.startswith('conv_out.') and name.endswith('.running_var')]
+    names = [
+        name.removesuffix('.running_var')
+        for name in weights
+        if name.startswith('conv_out.') and name.endswith('.running_var')
+    ]
     if len(names) != 1:
-        raise ConversionError('conv_out has a norm without running statistics, which is no fixed '
-                              'factor and cannot become part of the reprojection')
-    scale, offset, mean, var = (weights[f'{names[0]}.{part}'].double() for part in
-                                ('weight', 'bias', 'running_mean', 'running_var'))
+        raise ConversionError(
+            'conv_out has a norm without running statistics, which is no fixed '
+            'factor and cannot become part of the reprojection'
+        )
+    scale, offset, mean, var = (
+        weights[f'{names[0]}.{part}'].double()
+        for part in ('weight', 'bias', 'running_mean', 'running_var')
+    )
     factor = scale * torch.rsqrt(var + settings.norm_eps)
     bias = weights.get('conv_out.conv.bias')
     bias = offset - mean * factor + (0 if bias is None else bias.double() * factor)
-    shaped = factor.reshape(-1, *(1, ) * (weight.dim() - 1))
+    shaped = factor.reshape(-1, *(1,) * (weight.dim() - 1))
     return (weight.double() * shaped).to(weight.dtype), bias.to(weight.dtype)
 
 
@@ -416,8 +500,13 @@ def _origins(prefix: str, weights: Mapping[str, Tensor], name: str) -> tuple[str
     theirs = _NAMES[child]
     names = [f'{theirs}.conv.{part}', f'{theirs}.0.conv.{part}']
     if theirs == 'conv_out':
-        names += [other for other in weights if other.startswith('conv_out.')
-                  and '.conv.' not in other and not other.endswith('num_batches_tracked')]
+        names += [
+            other
+            for other in weights
+            if other.startswith('conv_out.')
+            and '.conv.' not in other
+            and not other.endswith('num_batches_tracked')
+        ]
     return tuple(f'{prefix}.{other}' if prefix else other for other in names if other in weights)
 
 
@@ -430,18 +519,28 @@ def _keep_rest(conversion: Conversion, state: Mapping[str, Tensor], done: set[st
 def _check_places(places: Mapping[str, str], blocks: Mapping[str, object]) -> None:
     for place in places:
         if place not in blocks:
-            raise ConversionError(f'there is no block at {place!r}; they are at '
-                                  f'{", ".join(map(repr, blocks))}')
+            raise ConversionError(
+                f'there is no block at {place!r}; they are at {", ".join(map(repr, blocks))}'
+            )
 
 
-def _note(prefix: str, new: str, weights: Mapping[str, Tensor], converted: Mapping[str, Tensor],
-          settings: Settings, target: str, dims: int) -> str:
+def _note(
+    prefix: str,
+    new: str,
+    weights: Mapping[str, Tensor],
+    converted: Mapping[str, Tensor],
+    settings: Settings,
+    target: str,
+    dims: int,
+) -> str:
     words = [f'normalization={settings.normalization!r}']
     if settings.sub_sample and target == 'RegularAttention':
         words.append('pooling=True')
-    layer = (f"dict(type='kronattn_mm.{target}{dims}d', "
-             f'key_channels={converted["keys.weight"].shape[0]}, '
-             f'value_channels={converted["values.weight"].shape[0]}, {", ".join(words)})')
+    layer = (
+        f"dict(type='kronattn_mm.{target}{dims}d', "
+        f'key_channels={converted["keys.weight"].shape[0]}, '
+        f'value_channels={converted["values.weight"].shape[0]}, {", ".join(words)})'
+    )
     if settings.sub_sample and target == 'EfficientAttention':
         exact = 'approximate: pooling of keys and values is lost'
     elif settings.normalization == 'scaling' or target == 'RegularAttention':
@@ -455,18 +554,24 @@ def _note(prefix: str, new: str, weights: Mapping[str, Tensor], converted: Mappi
     return f'{prefix or "the block"} -> {new or "the block"}: {layer}; {exact}'
 
 
-def _check_layer(conversion: Conversion, model: nn.Module | None, path: str,
-                 settings: Settings) -> None:
+def _check_layer(
+    conversion: Conversion, model: nn.Module | None, path: str, settings: Settings
+) -> None:
     """Note where the layer of the model computes something else than the block did."""
     layer = None if model is None else dict(model.named_modules()).get(path)
     if not isinstance(layer, AttentionBlock):
         return
     if layer.num_heads != 1:
-        raise ConversionError(f'a non-local block has one head, the layer at {path!r} has '
-                              f'num_heads={layer.num_heads}')
+        raise ConversionError(
+            f'a non-local block has one head, the layer at {path!r} has num_heads={layer.num_heads}'
+        )
     if layer.normalization != settings.normalization:
-        conversion.notes.append(f'{path} of the model has normalization={layer.normalization!r}, '
-                                f'which is not that of mode={settings.mode!r}: approximate')
+        conversion.notes.append(
+            f'{path} of the model has normalization={layer.normalization!r}, '
+            f'which is not that of mode={settings.mode!r}: approximate'
+        )
     if isinstance(layer, RegularAttention2d) and layer.pooling != settings.sub_sample:
-        conversion.notes.append(f'{path} of the model has pooling={layer.pooling}, the block has '
-                                f'sub_sample={settings.sub_sample}: approximate')
+        conversion.notes.append(
+            f'{path} of the model has pooling={layer.pooling}, the block has '
+            f'sub_sample={settings.sub_sample}: approximate'
+        )

@@ -22,8 +22,9 @@ class _Recorder:
         self.maps.setdefault(self.path, args[0].detach())
 
 
-def maps_at(model: nn.Module, state: Mapping[str, Tensor], paths: Sequence[str],
-            image: str) -> dict[str, Tensor]:
+def maps_at(
+    model: nn.Module, state: Mapping[str, Tensor], paths: Sequence[str], image: str
+) -> dict[str, Tensor]:
     """Run a detector or segmenter with trained weights on a picture.
 
     Args:
@@ -40,6 +41,7 @@ def maps_at(model: nn.Module, state: Mapping[str, Tensor], paths: Sequence[str],
             of a picture.
     """
     import mmcv
+
     try:
         picture = mmcv.imread(image)
     except Exception as error:  # OpenCV's own kinds
@@ -47,8 +49,9 @@ def maps_at(model: nn.Module, state: Mapping[str, Tensor], paths: Sequence[str],
     if picture is None:
         raise ConversionError(f'{image} cannot be read as a picture')
     maps: dict[str, Tensor] = {}
-    handles = [model.get_submodule(path).register_forward_pre_hook(_Recorder(path, maps))
-               for path in paths]
+    handles = [
+        model.get_submodule(path).register_forward_pre_hook(_Recorder(path, maps)) for path in paths
+    ]
     try:
         with quiet(), evaluating(model), torch.no_grad():
             load_state_dict(model, dict(state), strict=False)
@@ -63,6 +66,8 @@ def maps_at(model: nn.Module, state: Mapping[str, Tensor], paths: Sequence[str],
             handle.remove()
     for path in paths:
         if path not in maps:
-            raise ConversionError(f'the block at {path!r} is not reached by the features of a '
-                                  'picture; --compare without IMAGE takes random maps')
+            raise ConversionError(
+                f'the block at {path!r} is not reached by the features of a '
+                'picture; --compare without IMAGE takes random maps'
+            )
     return maps

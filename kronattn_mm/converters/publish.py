@@ -15,14 +15,30 @@ from torch import Tensor
 from .checkpoint import Checkpoint, ConversionError, plain_meta, write_checkpoint
 
 # What a user of the weights needs; the rest says where and by whom they were trained.
-KEPT_META = ('dataset_meta', 'classes', 'palette', 'CLASSES', 'PALETTE', 'epoch', 'iter', 'cfg',
-             'config', 'mmengine_version', 'mmcv_version', 'mmdet_version', 'mmseg_version',
-             'mmpretrain_version', 'converted_from', 'arch')
+KEPT_META = (
+    'dataset_meta',
+    'classes',
+    'palette',
+    'CLASSES',
+    'PALETTE',
+    'epoch',
+    'iter',
+    'cfg',
+    'config',
+    'mmengine_version',
+    'mmcv_version',
+    'mmdet_version',
+    'mmseg_version',
+    'mmpretrain_version',
+    'converted_from',
+    'arch',
+)
 HASH_DIGITS = 8
 
 
-def published(source: Checkpoint, keep_meta: Iterable[str] = (), drop_meta: Iterable[str] = ()
-              ) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, str]]:
+def published(
+    source: Checkpoint, keep_meta: Iterable[str] = (), drop_meta: Iterable[str] = ()
+) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, str]]:
     """Choose what of a checkpoint is given away.
 
     Args:
@@ -40,24 +56,35 @@ def published(source: Checkpoint, keep_meta: Iterable[str] = (), drop_meta: Iter
     keep, drop = set(keep_meta), set(drop_meta)
     for name in keep | drop:
         if name not in source.meta:
-            raise ConversionError(f'the metadata of {source.path} has no entry {name!r}; it has '
-                                  f'{", ".join(map(str, source.meta)) or "none"}')
+            raise ConversionError(
+                f'the metadata of {source.path} has no entry {name!r}; it has '
+                f'{", ".join(map(str, source.meta)) or "none"}'
+            )
     meta, left_out = plain_meta(source.meta)
     for name in keep & left_out.keys():
-        raise ConversionError(f'the entry {name!r} of the metadata cannot be kept: it '
-                              f'{left_out[name]}')
+        raise ConversionError(
+            f'the entry {name!r} of the metadata cannot be kept: it {left_out[name]}'
+        )
     for name in list(meta):
         if name in drop or name not in KEPT_META and name not in keep:
             del meta[name]
-            left_out[name] = 'as --drop-meta says' if name in drop else \
-                'not needed to use the weights; --keep-meta keeps it'
+            left_out[name] = (
+                'as --drop-meta says'
+                if name in drop
+                else 'not needed to use the weights; --keep-meta keeps it'
+            )
     # A view would bring the whole of what it is a view of along.
     state = {key: value.detach().contiguous().clone() for key, value in source.state.items()}
     return state, meta, left_out
 
 
-def write_published(output: Path, state: Mapping[str, Tensor], versions: Mapping[str, Any],
-                    meta: Mapping[str, Any], force: bool = False) -> Path:
+def write_published(
+    output: Path,
+    state: Mapping[str, Tensor],
+    versions: Mapping[str, Any],
+    meta: Mapping[str, Any],
+    force: bool = False,
+) -> Path:
     """Write a checkpoint whose name ends in the hash of its bytes.
 
     Args:
@@ -92,6 +119,8 @@ def write_published(output: Path, state: Mapping[str, Tensor], versions: Mapping
 def file_hash(path: Path) -> str:
     """Return the first 8 digits of a file's SHA-256."""
     with open(path, 'rb') as file:
-        return hashlib.file_digest(file, 'sha256').hexdigest()[:HASH_DIGITS] \
-            if hasattr(hashlib, 'file_digest') else \
-            hashlib.sha256(file.read()).hexdigest()[:HASH_DIGITS]
+        return (
+            hashlib.file_digest(file, 'sha256').hexdigest()[:HASH_DIGITS]
+            if hasattr(hashlib, 'file_digest')
+            else hashlib.sha256(file.read()).hexdigest()[:HASH_DIGITS]
+        )

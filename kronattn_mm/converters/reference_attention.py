@@ -42,8 +42,10 @@ class Block:
     def config(self, num_heads: int | None = None) -> str:
         """Return the config of our layer with these weights."""
         heads = '' if num_heads in (None, 1) else f', num_heads={num_heads}'
-        return (f"dict(type='kronattn_mm.EfficientAttention{self.spatial_dims}d', "
-                f'key_channels={self.key_channels}, value_channels={self.value_channels}{heads})')
+        return (
+            f"dict(type='kronattn_mm.EfficientAttention{self.spatial_dims}d', "
+            f'key_channels={self.key_channels}, value_channels={self.value_channels}{heads})'
+        )
 
 
 def find_blocks(state: Mapping[str, Tensor]) -> dict[str, Block]:
@@ -52,13 +54,20 @@ def find_blocks(state: Mapping[str, Tensor]) -> dict[str, Block]:
     Raises:
         ConversionError: If a block lacks a weight, or its weights do not belong together.
     """
-    prefixes = [key.removesuffix('reprojection.weight').removesuffix('.') for key in state
-                if key == 'reprojection.weight' or key.endswith('.reprojection.weight')]
+    prefixes = [
+        key.removesuffix('reprojection.weight').removesuffix('.')
+        for key in state
+        if key == 'reprojection.weight' or key.endswith('.reprojection.weight')
+    ]
     return {prefix: _block(state, prefix) for prefix in prefixes}
 
 
-def convert(state: Mapping[str, Tensor], places: Mapping[str, str],
-            model: nn.Module | None = None, head_count: int | None = None) -> Conversion:
+def convert(
+    state: Mapping[str, Tensor],
+    places: Mapping[str, str],
+    model: nn.Module | None = None,
+    head_count: int | None = None,
+) -> Conversion:
     """Bring attention blocks to other places; everything else keeps its name.
 
     Args:
@@ -74,16 +83,22 @@ def convert(state: Mapping[str, Tensor], places: Mapping[str, str],
     """
     blocks = find_blocks(state)
     if not blocks:
-        raise ConversionError('there is no attention block in the checkpoint: nothing ends in '
-                              'reprojection.weight with keys, queries and values beside it')
+        raise ConversionError(
+            'there is no attention block in the checkpoint: nothing ends in '
+            'reprojection.weight with keys, queries and values beside it'
+        )
     for place in places:
         if place not in blocks:
-            raise ConversionError(f'there is no attention block at {place!r}; they are at '
-                                  f'{", ".join(map(repr, blocks))}')
+            raise ConversionError(
+                f'there is no attention block at {place!r}; they are at '
+                f'{", ".join(map(repr, blocks))}'
+            )
     for prefix, block in blocks.items():
         if head_count and (block.key_channels % head_count or block.value_channels % head_count):
-            raise ConversionError(f'{head_count} heads do not divide the {block.key_channels} key '
-                                  f'and {block.value_channels} value channels at {prefix!r}')
+            raise ConversionError(
+                f'{head_count} heads do not divide the {block.key_channels} key '
+                f'and {block.value_channels} value channels at {prefix!r}'
+            )
     rules = dict(places)
     layers = {} if model is None else _layers(model)
     open_blocks = [prefix for prefix in blocks if prefix not in rules]
@@ -92,23 +107,30 @@ def convert(state: Mapping[str, Tensor], places: Mapping[str, str],
             if prefix not in layers:
                 rules[prefix] = _only_place(prefix, blocks, layers, rules)
     elif open_blocks and not places:
-        raise ConversionError('say where the blocks go with --place OLD=NEW or give a --config '
-                              'that has them; they are at ' + ', '.join(map(repr, blocks)))
+        raise ConversionError(
+            'say where the blocks go with --place OLD=NEW or give a --config '
+            'that has them; they are at ' + ', '.join(map(repr, blocks))
+        )
     conversion = rename(state, prefix_rules(rules))
     for prefix, block in blocks.items():
         target = rules.get(prefix, prefix)
         layer = layers.get(target)
         if head_count and layer is not None and layer.num_heads != head_count:
-            raise ConversionError(f'the blocks have {head_count} heads, the layer at {target!r} '
-                                  f'has num_heads={layer.num_heads}')
+            raise ConversionError(
+                f'the blocks have {head_count} heads, the layer at {target!r} '
+                f'has num_heads={layer.num_heads}'
+            )
         if layer is not None and layer.normalization != 'softmax':
-            conversion.notes.append(f'{target}: the reference module has softmax, this layer has '
-                                    f'normalization={layer.normalization!r}: another function')
-        conversion.notes.append(f'{prefix or "the module"} -> {target}: '
-                                f'{block.config(head_count)}')
+            conversion.notes.append(
+                f'{target}: the reference module has softmax, this layer has '
+                f'normalization={layer.normalization!r}: another function'
+            )
+        conversion.notes.append(f'{prefix or "the module"} -> {target}: {block.config(head_count)}')
     if head_count is None:
-        conversion.notes.append('the number of heads is not in the weights: num_heads must be the '
-                                'head_count of the module (--head-count checks it)')
+        conversion.notes.append(
+            'the number of heads is not in the weights: num_heads must be the '
+            'head_count of the module (--head-count checks it)'
+        )
     return conversion
 
 
@@ -119,38 +141,58 @@ def _block(state: Mapping[str, Tensor], prefix: str) -> Block:
         for part in ('weight', 'bias'):
             key = f'{where}{name}.{part}'
             if key not in state:
-                raise ConversionError(f'the attention block at {prefix!r} is not complete, '
-                                      f'{key} is missing')
+                raise ConversionError(
+                    f'the attention block at {prefix!r} is not complete, {key} is missing'
+                )
             weights[f'{name}.{part}'] = state[key]
     keys, values = weights['keys.weight'], weights['values.weight']
-    kernel = (1, ) * (keys.dim() - 2)
+    kernel = (1,) * (keys.dim() - 2)
     d, d_k, d_v = keys.shape[1] if keys.dim() > 1 else 0, keys.shape[0], values.shape[0]
     shapes = dict(keys=(d_k, d), queries=(d_k, d), values=(d_v, d), reprojection=(d, d_v))
     for name, shape in shapes.items():
         weight, bias = weights[f'{name}.weight'], weights[f'{name}.bias']
-        if keys.dim() not in (3, 4, 5) or tuple(weight.shape) != shape + kernel \
-                or tuple(bias.shape) != shape[:1]:
-            raise ConversionError(f'{where}{name} is no 1x1 convolution that fits the others of '
-                                  f'its block: its weight has the shape {tuple(weight.shape)}')
+        if (
+            keys.dim() not in (3, 4, 5)
+            or tuple(weight.shape) != shape + kernel
+            or tuple(bias.shape) != shape[:1]
+        ):
+            raise ConversionError(
+                f'{where}{name} is no 1x1 convolution that fits the others of '
+                f'its block: its weight has the shape {tuple(weight.shape)}'
+            )
     return Block(d, d_k, d_v, keys.dim() - 2)
 
 
 def _layers(model: nn.Module) -> dict[str, AttentionBlock]:
-    return {path: module for path, module in model.named_modules()
-            if isinstance(module, AttentionBlock)}
+    return {
+        path: module for path, module in model.named_modules() if isinstance(module, AttentionBlock)
+    }
 
 
-def _only_place(prefix: str, blocks: Mapping[str, Block], layers: Mapping[str, AttentionBlock],
-                rules: Mapping[str, str]) -> str:
+def _only_place(
+    prefix: str,
+    blocks: Mapping[str, Block],
+    layers: Mapping[str, AttentionBlock],
+    rules: Mapping[str, str],
+) -> str:
     block = blocks[prefix]
     taken = set(rules.values())
-    fitting = [path for path, layer in layers.items() if path not in taken and block == Block(
-        layer.in_channels, layer.key_channels, layer.value_channels, layer.spatial_dims)]
+    fitting = [
+        path
+        for path, layer in layers.items()
+        if path not in taken
+        and block
+        == Block(layer.in_channels, layer.key_channels, layer.value_channels, layer.spatial_dims)
+    ]
     alike = [other for other, its in blocks.items() if its == block and other not in rules]
     if len(fitting) == 1 and alike == [prefix]:
         return fitting[0]
     if not fitting:
-        raise ConversionError(f'no layer of the model fits the block at {prefix!r}, which is '
-                              f'{block.config()} for {block.in_channels} channels')
-    raise ConversionError(f'several places fit the block at {prefix!r}: {", ".join(fitting)}; say '
-                          f'which with --place {prefix}=...')
+        raise ConversionError(
+            f'no layer of the model fits the block at {prefix!r}, which is '
+            f'{block.config()} for {block.in_channels} channels'
+        )
+    raise ConversionError(
+        f'several places fit the block at {prefix!r}: {", ".join(fitting)}; say '
+        f'which with --place {prefix}=...'
+    )

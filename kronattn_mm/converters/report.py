@@ -10,24 +10,41 @@ from .conversion import Conversion
 from .target import Fit
 
 
-def report_dict(source: Checkpoint, conversion: Conversion, fit: Fit | None,
-                meta_dropped: dict[str, str]) -> dict[str, Any]:
+def report_dict(
+    source: Checkpoint, conversion: Conversion, fit: Fit | None, meta_dropped: dict[str, str]
+) -> dict[str, Any]:
     """Return the whole report as plain values; see :func:`report_text` for what it holds."""
     fit = fit or Fit()
-    mapped = [dict(key=key, origins=list(conversion.origins[key]), shape=list(value.shape))
-              for key, value in conversion.state.items() if conversion.origins[key]]
+    mapped = [
+        dict(key=key, origins=list(conversion.origins[key]), shape=list(value.shape))
+        for key, value in conversion.state.items()
+        if conversion.origins[key]
+    ]
     made = [key for key, origins in conversion.origins.items() if not origins]
     return dict(
         source=str(source.path),
-        counts=dict(mapped=len(mapped), renamed=len(conversion.renamed()),
-                    new=len(made) + len(fit.new), dropped=len(conversion.dropped),
-                    missing=len(fit.missing), unexpected=len(fit.unexpected),
-                    mismatched=len(fit.mismatched)),
-        mapped=mapped, made=made, new=list(fit.new), dropped=dict(conversion.dropped),
-        missing=list(fit.missing), missing_allowed=list(fit.allowed),
-        unexpected=list(fit.unexpected), mismatched=dict(fit.mismatched),
-        entries_dropped=list(source.others), not_tensors=list(source.ignored),
-        meta_dropped=meta_dropped, notes=list(conversion.notes))
+        counts=dict(
+            mapped=len(mapped),
+            renamed=len(conversion.renamed()),
+            new=len(made) + len(fit.new),
+            dropped=len(conversion.dropped),
+            missing=len(fit.missing),
+            unexpected=len(fit.unexpected),
+            mismatched=len(fit.mismatched),
+        ),
+        mapped=mapped,
+        made=made,
+        new=list(fit.new),
+        dropped=dict(conversion.dropped),
+        missing=list(fit.missing),
+        missing_allowed=list(fit.allowed),
+        unexpected=list(fit.unexpected),
+        mismatched=dict(fit.mismatched),
+        entries_dropped=list(source.others),
+        not_tensors=list(source.ignored),
+        meta_dropped=meta_dropped,
+        notes=list(conversion.notes),
+    )
 
 
 def report_text(report: dict[str, Any], checked: bool | None, verbose: bool = False) -> str:
@@ -41,16 +58,23 @@ def report_text(report: dict[str, Any], checked: bool | None, verbose: bool = Fa
     """
     counts = report['counts']
     same = counts['mapped'] - counts['renamed']
-    lines = [f'{counts["mapped"]:6} mapped, {counts["renamed"]} of them renamed, '
-             f'{same} made of others or as they were']
+    lines = [
+        f'{counts["mapped"]:6} mapped, {counts["renamed"]} of them renamed, '
+        f'{same} made of others or as they were'
+    ]
     if verbose:
         for entry in report['mapped']:
             origins = ' + '.join(entry['origins'])
-            name = entry['key'] if [entry['key']] == entry['origins'] else \
-                f'{origins} -> {entry["key"]}'
+            name = (
+                entry['key']
+                if [entry['key']] == entry['origins']
+                else f'{origins} -> {entry["key"]}'
+            )
             lines.append(f'         {name} {tuple(entry["shape"])}')
-    lines.append(f'{counts["new"]:6} new' + (' (the model keeps what it starts with)'
-                                             if report['new'] else ''))
+    lines.append(
+        f'{counts["new"]:6} new'
+        + (' (the model keeps what it starts with)' if report['new'] else '')
+    )
     lines += [f'         {key}' for key in [*report['made'], *report['new']] if verbose]
     lines.append(f'{counts["dropped"]:6} dropped')
     if verbose:
@@ -58,8 +82,11 @@ def report_text(report: dict[str, Any], checked: bool | None, verbose: bool = Fa
     else:
         lines += _reasons(report['dropped'])
     if checked:
-        for name, words in (('missing', 'missing'), ('unexpected', 'not in the model'),
-                            ('mismatched', 'of another shape')):
+        for name, words in (
+            ('missing', 'missing'),
+            ('unexpected', 'not in the model'),
+            ('mismatched', 'of another shape'),
+        ):
             found = report[name]
             lines.append(f'{counts[name]:6} {words}')
             if verbose and isinstance(found, dict):
@@ -72,8 +99,10 @@ def report_text(report: dict[str, Any], checked: bool | None, verbose: bool = Fa
         lines.append('       shapes and missing keys were not checked (no --config)')
     if report['entries_dropped']:
         lines.append(f'entries left out: {", ".join(report["entries_dropped"])}')
-    lines += [f'left out of the metadata: {", ".join(keys)} ({why})'
-              for why, keys in _by_reason(report['meta_dropped']).items()]
+    lines += [
+        f'left out of the metadata: {", ".join(keys)} ({why})'
+        for why, keys in _by_reason(report['meta_dropped']).items()
+    ]
     return '\n'.join([*lines, *(f'- {note}' for note in report['notes'])])
 
 
@@ -96,8 +125,10 @@ def write_report(path: Path, report: dict[str, Any]) -> None:
 
 def _reasons(dropped: dict[str, str]) -> list[str]:
     """One line for each reason, with its number of keys and the first of them."""
-    return [f'         {keys[0]}{f" and {len(keys) - 1} more" if len(keys) > 1 else ""}: {reason}'
-            for reason, keys in _by_reason(dropped).items()]
+    return [
+        f'         {keys[0]}{f" and {len(keys) - 1} more" if len(keys) > 1 else ""}: {reason}'
+        for reason, keys in _by_reason(dropped).items()
+    ]
 
 
 def _by_reason(dropped: dict[str, str]) -> dict[str, list[str]]:

@@ -39,8 +39,10 @@ class Fit:
     def sentence(self, name: str) -> str:
         """Say what does not fit, for an error."""
         parts = []
-        for keys, text in ((self.missing, 'it needs {} that the checkpoint does not have'),
-                           (self.unexpected, 'it has no {}')):
+        for keys, text in (
+            (self.missing, 'it needs {} that the checkpoint does not have'),
+            (self.unexpected, 'it has no {}'),
+        ):
             if keys:
                 more = f' and {len(keys) - 1} more' if len(keys) > 1 else ''
                 parts.append(text.format(keys[0] + more))
@@ -48,12 +50,15 @@ class Fit:
             key, shapes = next(iter(self.mismatched.items()))
             more = f' and {len(self.mismatched) - 1} more' if len(self.mismatched) > 1 else ''
             parts.append(f'of another shape is {key}, {shapes}{more}')
-        return (f'the result does not fit {name}: {"; ".join(parts)}; what is meant to be so is '
-                'allowed by name with --allow, and --verbose lists all of it')
+        return (
+            f'the result does not fit {name}: {"; ".join(parts)}; what is meant to be so is '
+            'allowed by name with --allow, and --verbose lists all of it'
+        )
 
 
-def target_model(config: str, part: str | None = None,
-                 cfg_options: dict | None = None) -> nn.Module:
+def target_model(
+    config: str, part: str | None = None, cfg_options: dict | None = None
+) -> nn.Module:
     """Build the model of a config, or a part of it.
 
     Raises:
@@ -67,8 +72,9 @@ def target_model(config: str, part: str | None = None,
         return model.get_submodule(part)
     except AttributeError as error:
         names = ', '.join(name for name, _ in model.named_children())
-        raise ConversionError(f'the model of {config} has no part {part!r}; its parts are '
-                              f'{names}') from error
+        raise ConversionError(
+            f'the model of {config} has no part {part!r}; its parts are {names}'
+        ) from error
 
 
 def fit(conversion: Conversion, model: nn.Module, allow: Sequence[str] = ()) -> Fit:
@@ -81,6 +87,7 @@ def fit(conversion: Conversion, model: nn.Module, allow: Sequence[str] = ()) -> 
             paths, or patterns in which ``*`` stands for anything.
     """
     from ..engine.load_report import loaded_keys  # brings mmengine's runner
+
     with warnings.catch_warnings():
         # A norm makes the counter that an old checkpoint lacks, and the model has no data here.
         warnings.filterwarnings('ignore', message='.*copying from a non-meta parameter')
@@ -88,13 +95,16 @@ def fit(conversion: Conversion, model: nn.Module, allow: Sequence[str] = ()) -> 
         not_allowed = loaded_keys(model, conversion.state, allow)
     own = set(added_keys(model))
     for keys, rest, reason in (
-            (found.unexpected, not_allowed.unexpected, 'not in the model, which was allowed'),
-            (found.mismatched, not_allowed.mismatched, 'of another shape, which was allowed')):
+        (found.unexpected, not_allowed.unexpected, 'not in the model, which was allowed'),
+        (found.mismatched, not_allowed.mismatched, 'of another shape, which was allowed'),
+    ):
         for key in keys:
             if key not in rest:
                 conversion.drop(key, reason)
-    return Fit(new=tuple(key for key in model.state_dict()
-                         if key in own and key not in conversion.state),
-               missing=not_allowed.missing, unexpected=not_allowed.unexpected,
-               mismatched=dict(not_allowed.mismatched),
-               allowed=tuple(key for key in found.missing if key not in not_allowed.missing))
+    return Fit(
+        new=tuple(key for key in model.state_dict() if key in own and key not in conversion.state),
+        missing=not_allowed.missing,
+        unexpected=not_allowed.unexpected,
+        mismatched=dict(not_allowed.mismatched),
+        allowed=tuple(key for key in found.missing if key not in not_allowed.missing),
+    )

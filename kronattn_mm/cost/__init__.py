@@ -10,6 +10,4 @@ from .executed import ExecutedCost, executed_cost
 from .layers import layer_cost
 from .paper import METHODS, PaperCost, paper_cost
 
-__all__ = [
-    'METHODS', 'ExecutedCost', 'PaperCost', 'executed_cost', 'layer_cost', 'paper_cost'
-]
+__all__ = ['METHODS', 'ExecutedCost', 'PaperCost', 'executed_cost', 'layer_cost', 'paper_cost']

@@ -16,8 +16,11 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose error is one line, and whose help keeps its line breaks."""
 
     def __init__(self, description: str, example: str) -> None:
-        super().__init__(description=description, epilog=f'example:\n  {example}',
-                         formatter_class=argparse.RawDescriptionHelpFormatter)
+        super().__init__(
+            description=description,
+            epilog=f'example:\n  {example}',
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f'{self.prog}: error: {message} (--help shows how to call it)\n')
@@ -37,8 +40,13 @@ positive_integer.__name__ = 'positive integer'  # argparse: "invalid positive in
 class ConfigOptions(DictAction):
     """mmengine's action for --cfg-options, to which a word without ``=`` is a mistake in words."""
 
-    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace,
-                 values: Sequence[str], option_string: str | None = None) -> None:
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Sequence[str],
+        option_string: str | None = None,
+    ) -> None:
         for word in values:
             key, equals, _ = word.partition('=')
             if not key or not equals:
@@ -51,19 +59,34 @@ class ConfigOptions(DictAction):
 
 def add_model_arguments(parser: argparse.ArgumentParser, config_needed: bool = True) -> None:
     """Add CONFIG, --shape, --json and --cfg-options."""
-    parser.add_argument('config', metavar='CONFIG', nargs=None if config_needed else '?',
-                        help='config file of an mmdet, mmseg or mmpretrain model, or the name of '
-                        'one that they ship, such as mmdet::ssd/ssd300_coco.py')
-    parser.add_argument('--shape', nargs=2, type=pixels, metavar=('H', 'W'),
-                        help='height and width of the image after resizing (default: what the '
-                        "config's test pipeline resizes to, or a common size; it is printed)")
+    parser.add_argument(
+        'config',
+        metavar='CONFIG',
+        nargs=None if config_needed else '?',
+        help='config file of an mmdet, mmseg or mmpretrain model, or the name of '
+        'one that they ship, such as mmdet::ssd/ssd300_coco.py',
+    )
+    parser.add_argument(
+        '--shape',
+        nargs=2,
+        type=pixels,
+        metavar=('H', 'W'),
+        help='height and width of the image after resizing (default: what the '
+        "config's test pipeline resizes to, or a common size; it is printed)",
+    )
     parser.add_argument('--json', action='store_true', help='print JSON instead of a table')
-    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, metavar='KEY=VALUE',
-                        help='replace entries of the config, such as model.backbone.depth=101')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=ConfigOptions,
+        metavar='KEY=VALUE',
+        help='replace entries of the config, such as model.backbone.depth=101',
+    )
 
 
-def model_of(parser: argparse.ArgumentParser, arguments: argparse.Namespace
-             ) -> tuple[nn.Module, Config, tuple[int, int], str]:
+def model_of(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace
+) -> tuple[nn.Module, Config, tuple[int, int], str]:
     """Build the model that the command line names.
 
     Returns:
@@ -76,8 +99,9 @@ def model_of(parser: argparse.ArgumentParser, arguments: argparse.Namespace
     return model, config, *_image_shape(arguments, config)
 
 
-def report_of(parser: argparse.ArgumentParser, arguments: argparse.Namespace
-              ) -> tuple[CostReport, str, str]:
+def report_of(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace
+) -> tuple[CostReport, str, str]:
     """Build the model that the command line names and work out its costs.
 
     Returns:
@@ -113,6 +137,7 @@ def pixels(text: str) -> int:
     except ValueError:
         value = 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f'height and width must be positive integers, '
-                                         f'got {text!r}')
+        raise argparse.ArgumentTypeError(
+            f'height and width must be positive integers, got {text!r}'
+        )
     return value

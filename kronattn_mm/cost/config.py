@@ -28,8 +28,9 @@ class ConfigError(ValueError):
     """A config that no model can be made of; the message says which and why."""
 
 
-def load_model(path: str | Path,
-               cfg_options: dict[str, Any] | None = None) -> tuple[nn.Module, Config]:
+def load_model(
+    path: str | Path, cfg_options: dict[str, Any] | None = None
+) -> tuple[nn.Module, Config]:
     """Build the model of a config under the config's own default scope.
 
     Nothing is downloaded and nothing is initialised: ``init_cfg`` and ``pretrained`` that name
@@ -91,8 +92,13 @@ def config_file(path: str | Path) -> Path:
         if Path(path).is_file():
             return Path(path)
         folder = Path(path).parent
-        near = difflib.get_close_matches(Path(path).name, [
-            child.name for child in folder.glob('*.py')], n=1) if folder.is_dir() else []
+        near = (
+            difflib.get_close_matches(
+                Path(path).name, [child.name for child in folder.glob('*.py')], n=1
+            )
+            if folder.is_dir()
+            else []
+        )
         hint = f'; did you mean {folder / near[0]}?' if near else ''
         raise ConfigError(f'there is no config file {path}{hint}')
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
@@ -103,8 +109,11 @@ def config_file(path: str | Path) -> Path:
     for folder in folders:
         if (folder / name).is_file():
             return folder / name
-    names = [file.relative_to(folder).as_posix() for folder in folders[:1]
-             for file in folder.rglob('*.py')]
+    names = [
+        file.relative_to(folder).as_posix()
+        for folder in folders[:1]
+        for file in folder.rglob('*.py')
+    ]
     by_stem = {Path(file).name: file for file in names}
     near = difflib.get_close_matches(Path(name).name, by_stem, n=1)
     hint = f'; did you mean {package}::{by_stem[near[0]]}?' if near else ''
@@ -182,8 +191,9 @@ def _import_library(scope: str) -> None:
         with quiet():
             importlib.import_module(scope)
     except ImportError as error:
-        raise ImportError(f'the config is one of {scope}, which cannot be imported: '
-                          f'{_one_line(error)}') from error
+        raise ImportError(
+            f'the config is one of {scope}, which cannot be imported: {_one_line(error)}'
+        ) from error
 
 
 def _default_scope(scope: str | None) -> contextlib.AbstractContextManager:
@@ -203,8 +213,11 @@ def _test_pipeline(config: Config) -> Sequence[dict]:
 def _width_and_height(size: Any) -> tuple[int, int] | None:
     if isinstance(size, int):
         return size, size
-    if isinstance(size, (tuple, list)) and len(size) == 2 and \
-            all(isinstance(side, int) for side in size):
+    if (
+        isinstance(size, (tuple, list))
+        and len(size) == 2
+        and all(isinstance(side, int) for side in size)
+    ):
         return size[0], size[1]
     return None
 

@@ -48,9 +48,13 @@ class ExecutedCost:
     complete: bool = True
 
     def __add__(self, other: 'ExecutedCost') -> 'ExecutedCost':
-        return ExecutedCost(self.params + other.params, self.macc + other.macc,
-                            self.allocated + other.allocated, self.kept + other.kept,
-                            self.complete and other.complete)
+        return ExecutedCost(
+            self.params + other.params,
+            self.macc + other.macc,
+            self.allocated + other.allocated,
+            self.kept + other.kept,
+            self.complete and other.complete,
+        )
 
 
 def executed_cost(layer: nn.Module, shape: Sequence[int], with_cp: bool = False) -> ExecutedCost:
@@ -76,8 +80,9 @@ def executed_cost(layer: nn.Module, shape: Sequence[int], with_cp: bool = False)
         try:
             return _on_one_image(layer, shape, with_cp, fake=False)
         except RuntimeError as error:
-            raise ValueError(f'{type(layer).__name__} cannot run on an input of shape {shape}: '
-                             f'{error}') from error
+            raise ValueError(
+                f'{type(layer).__name__} cannot run on an input of shape {shape}: {error}'
+            ) from error
 
 
 @contextlib.contextmanager
@@ -95,8 +100,9 @@ def counting(module: nn.Module) -> Iterator[Callable[[], int]]:
         yield lambda: counter.get_total_flops() // 2
 
 
-def _on_one_image(layer: nn.Module, shape: tuple[int, ...], with_cp: bool,
-                  fake: bool) -> ExecutedCost:
+def _on_one_image(
+    layer: nn.Module, shape: tuple[int, ...], with_cp: bool, fake: bool
+) -> ExecutedCost:
     own = dict(layer.named_parameters())
     params = sum(parameter.numel() for parameter in own.values())
     own.update(layer.named_buffers())
@@ -106,7 +112,7 @@ def _on_one_image(layer: nn.Module, shape: tuple[int, ...], with_cp: bool,
         own = {name: context.from_tensor(tensor) for name, tensor in own.items()}
 
     def run(x: Tensor) -> Any:
-        return functional_call(layer, own, (x, ))
+        return functional_call(layer, own, (x,))
 
     with context, evaluating(layer):
         like = next(iter(own.values()), torch.zeros(()))
@@ -131,14 +137,21 @@ class _Allocations(TorchDispatchMode):
         super().__init__()
         self.total = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (),
-                           kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        given = {_storage(item)._cdata for item in tree_leaves((args, kwargs))
-                 if isinstance(item, Tensor)}
-        made = {_storage(item)._cdata: _storage(item).nbytes() for item in tree_leaves(result)
-                if isinstance(item, Tensor)}
+        given = {
+            _storage(item)._cdata
+            for item in tree_leaves((args, kwargs))
+            if isinstance(item, Tensor)
+        }
+        made = {
+            _storage(item)._cdata: _storage(item).nbytes()
+            for item in tree_leaves(result)
+            if isinstance(item, Tensor)
+        }
         self.total += sum(size for key, size in made.items() if key not in given)
         return result
 
@@ -171,12 +184,20 @@ def _storage(tensor: Tensor) -> torch.UntypedStorage:
 def _flop_counter() -> FlopCounterMode:
     # torch counts the fused attention of GPUs by itself, but not the one that CPUs have.
     aten = torch.ops.aten
-    return FlopCounterMode(display=False, custom_mapping={
-        aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention})
+    return FlopCounterMode(
+        display=False,
+        custom_mapping={aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention},
+    )
 
 
-def _fused_attention(query: Sequence[int], key: Sequence[int], value: Sequence[int],
-                     *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+def _fused_attention(
+    query: Sequence[int],
+    key: Sequence[int],
+    value: Sequence[int],
+    *args: Any,
+    out_shape: Any = None,
+    **kwargs: Any,
+) -> int:
     return sdpa_flop_count(query, key, value)
 
 

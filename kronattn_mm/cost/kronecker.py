@@ -29,9 +29,16 @@ from .paper import FLOAT_BYTES, PaperCost, method
 
 
 @method
-def kan_regular(*, positions: int, in_channels: int, transforms: str = '',
-                key_channels: int | None = None, out_channels: int | None = None,
-                coefficient_norm: bool = False, key_positions: int | None = None) -> PaperCost:
+def kan_regular(
+    *,
+    positions: int,
+    in_channels: int,
+    transforms: str = '',
+    key_channels: int | None = None,
+    out_channels: int | None = None,
+    coefficient_norm: bool = False,
+    key_positions: int | None = None,
+) -> PaperCost:
     """Cost of the paper's regular attention operator, pooled or not, for one image.
 
     Args:
@@ -49,14 +56,29 @@ def kan_regular(*, positions: int, in_channels: int, transforms: str = '',
         ValueError: If a size is not positive or ``transforms`` is unknown.
     """
     keys = positions if key_positions is None else key_positions
-    return _operator(positions, keys, (positions, keys, keys), in_channels, transforms,
-                     key_channels, out_channels, coefficient_norm)
+    return _operator(
+        positions,
+        keys,
+        (positions, keys, keys),
+        in_channels,
+        transforms,
+        key_channels,
+        out_channels,
+        coefficient_norm,
+    )
 
 
 @method
-def kao_kv(*, positions: int, averages: int, in_channels: int, transforms: str = '',
-           key_channels: int | None = None, out_channels: int | None = None,
-           coefficient_norm: bool = False) -> PaperCost:
+def kao_kv(
+    *,
+    positions: int,
+    averages: int,
+    in_channels: int,
+    transforms: str = '',
+    key_channels: int | None = None,
+    out_channels: int | None = None,
+    coefficient_norm: bool = False,
+) -> PaperCost:
     """Cost of KAO_KV for one image.
 
     Args:
@@ -68,14 +90,28 @@ def kao_kv(*, positions: int, averages: int, in_channels: int, transforms: str =
     Raises:
         ValueError: If a size is not positive or ``transforms`` is unknown.
     """
-    return _operator(positions, averages, (positions, averages, averages), in_channels,
-                     transforms, key_channels, out_channels, coefficient_norm)
+    return _operator(
+        positions,
+        averages,
+        (positions, averages, averages),
+        in_channels,
+        transforms,
+        key_channels,
+        out_channels,
+        coefficient_norm,
+    )
 
 
 @method
-def kao_qkv(*, averages: int, in_channels: int, transforms: str = '',
-            key_channels: int | None = None, out_channels: int | None = None,
-            coefficient_norm: bool = False) -> PaperCost:
+def kao_qkv(
+    *,
+    averages: int,
+    in_channels: int,
+    transforms: str = '',
+    key_channels: int | None = None,
+    out_channels: int | None = None,
+    coefficient_norm: bool = False,
+) -> PaperCost:
     """Cost of KAO_QKV for one image.
 
     Args:
@@ -86,8 +122,16 @@ def kao_qkv(*, averages: int, in_channels: int, transforms: str = '',
     Raises:
         ValueError: If a size is not positive or ``transforms`` is unknown.
     """
-    return _operator(averages, averages, (averages, averages, averages), in_channels, transforms,
-                     key_channels, out_channels, coefficient_norm)
+    return _operator(
+        averages,
+        averages,
+        (averages, averages, averages),
+        in_channels,
+        transforms,
+        key_channels,
+        out_channels,
+        coefficient_norm,
+    )
 
 
 def pooled_positions(spatial: Sequence[int]) -> int:
@@ -95,23 +139,35 @@ def pooled_positions(spatial: Sequence[int]) -> int:
     return math.prod(-(-size // 2) for size in spatial)
 
 
-def _operator(queries: int, keys: int, transformed: tuple[int, int, int], in_channels: int,
-              transforms: str, key_channels: int | None, out_channels: int | None,
-              coefficient_norm: bool) -> PaperCost:
+def _operator(
+    queries: int,
+    keys: int,
+    transformed: tuple[int, int, int],
+    in_channels: int,
+    transforms: str,
+    key_channels: int | None,
+    out_channels: int | None,
+    coefficient_norm: bool,
+) -> PaperCost:
     """Add up the two products and the transformations, which see ``transformed`` positions."""
     key_channels = in_channels if key_channels is None else key_channels
     out_channels = in_channels if out_channels is None else out_channels
-    for name, value in dict(queries=queries, keys=keys, in_channels=in_channels,
-                            key_channels=key_channels, out_channels=out_channels).items():
+    for name, value in dict(
+        queries=queries,
+        keys=keys,
+        in_channels=in_channels,
+        key_channels=key_channels,
+        out_channels=out_channels,
+    ).items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f'{name} must be a positive integer, got {value!r}')
     if transforms not in ('', 'v', 'qkv'):
         raise ValueError(f"transforms must be one of '', 'v', 'qkv', got {transforms!r}")
     params = 2 if coefficient_norm else 0
     macc = queries * keys * (key_channels + out_channels)
-    for letter, positions, channels in zip('qkv', transformed,
-                                           (key_channels, key_channels, out_channels),
-                                           strict=True):
+    for letter, positions, channels in zip(
+        'qkv', transformed, (key_channels, key_channels, out_channels), strict=True
+    ):
         if letter in transforms:
             params += (in_channels + 1) * channels
             macc += positions * in_channels * channels

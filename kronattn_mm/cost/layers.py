@@ -25,9 +25,11 @@ def formula_for(*names: str) -> Callable[[LayerFormula], LayerFormula]:
     The formula gets the layer and the spatial shape of its input, and may return None if it does
     not cover the way this layer is set up.
     """
+
     def register(formula: LayerFormula) -> LayerFormula:
         LAYERS.update(dict.fromkeys(names, formula))
         return formula
+
     return register
 
 
@@ -48,18 +50,32 @@ def layer_cost(layer: nn.Module, shape: Sequence[int]) -> PaperCost | None:
     return None if formula is None else formula(layer, tuple(shape[2:]))
 
 
-@formula_for('kronattn_mm.EfficientAttention1d', 'kronattn_mm.EfficientAttention2d',
-             'kronattn_mm.EfficientAttention3d')
+@formula_for(
+    'kronattn_mm.EfficientAttention1d',
+    'kronattn_mm.EfficientAttention2d',
+    'kronattn_mm.EfficientAttention3d',
+)
 def _efficient_attention(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
-    return efficient_attention(math.prod(spatial), layer.in_channels, layer.key_channels,
-                               layer.value_channels, layer.num_heads)
+    return efficient_attention(
+        math.prod(spatial),
+        layer.in_channels,
+        layer.key_channels,
+        layer.value_channels,
+        layer.num_heads,
+    )
 
 
 @formula_for('kronattn_mm.RegularAttention2d')
 def _regular_attention(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
     pooled = pooled_positions(spatial) if layer.pooling else None
-    return non_local(math.prod(spatial), layer.in_channels, layer.key_channels,
-                     layer.value_channels, layer.num_heads, key_positions=pooled)
+    return non_local(
+        math.prod(spatial),
+        layer.in_channels,
+        layer.key_channels,
+        layer.value_channels,
+        layer.num_heads,
+        key_positions=pooled,
+    )
 
 
 @formula_for('mmcv.NonLocal1d', 'mmcv.NonLocal2d', 'mmcv.NonLocal3d')
@@ -71,15 +87,22 @@ def _mmcv_non_local(layer: nn.Module, spatial: Sequence[int]) -> PaperCost | Non
     if layer.sub_sample:
         # A volume is pooled over height and width only.
         pooled = math.prod(spatial[:-2]) * math.prod(size // 2 for size in spatial[-2:])
-    return non_local(math.prod(spatial), layer.in_channels, layer.inter_channels,
-                     layer.inter_channels, key_positions=pooled)
+    return non_local(
+        math.prod(spatial),
+        layer.in_channels,
+        layer.inter_channels,
+        layer.inter_channels,
+        key_positions=pooled,
+    )
 
 
 @formula_for('kronattn_mm.UnfoldedAttention2d')
 def _unfolded_attention(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
-    return kan_regular(positions=math.prod(spatial),
-                       key_positions=pooled_positions(spatial) if layer.pooling else None,
-                       **_transformed(layer))
+    return kan_regular(
+        positions=math.prod(spatial),
+        key_positions=pooled_positions(spatial) if layer.pooling else None,
+        **_transformed(layer),
+    )
 
 
 @formula_for('kronattn_mm.KroneckerAttention2d', 'kronattn_mm.KroneckerAttention3d')
@@ -90,17 +113,23 @@ def _kronecker_attention(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
 
 
 def _transformed(layer: nn.Module) -> dict[str, Any]:
-    return dict(in_channels=layer.in_channels, transforms=layer.transforms,
-                key_channels=layer.key_channels, out_channels=layer.out_channels,
-                coefficient_norm=layer.coefficient_norm is not None)
+    return dict(
+        in_channels=layer.in_channels,
+        transforms=layer.transforms,
+        key_channels=layer.key_channels,
+        out_channels=layer.out_channels,
+        coefficient_norm=layer.coefficient_norm is not None,
+    )
 
 
 @formula_for('kronattn_mm.ShiftBalanceConv2d', 'kronattn_mm.SqueezeExciteConv2d')
 def _attended_convolution(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
     formula = shift_balance if hasattr(layer.attention, 'lambda_') else scaled_attention
-    return formula(positions=math.prod(spatial),
-                   out_positions=math.prod(_convolved(layer, spatial)),
-                   **_branch(layer.attention))
+    return formula(
+        positions=math.prod(spatial),
+        out_positions=math.prod(_convolved(layer, spatial)),
+        **_branch(layer.attention),
+    )
 
 
 @formula_for('kronattn_mm.ShiftBalance2d', 'kronattn_mm.SqueezeExcite2d')
@@ -111,8 +140,11 @@ def _attention_block(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
 
 @formula_for('kronattn_mm.DynamicConv2d')
 def _dynamic_convolution(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
-    return dynamic_conv(in_channels=layer.in_channels,
-                        hidden_channels=layer.attention.fc1.out_features, **_kernels(layer))
+    return dynamic_conv(
+        in_channels=layer.in_channels,
+        hidden_channels=layer.attention.fc1.out_features,
+        **_kernels(layer),
+    )
 
 
 @formula_for('kronattn_mm.CondConv2d')
@@ -122,15 +154,20 @@ def _conditional_convolution(layer: nn.Module, spatial: Sequence[int]) -> PaperC
 
 def _branch(branch: nn.Module) -> dict[str, int]:
     weights = branch.fc1.weight.numel() + branch.fc2.weight.numel()
-    return dict(in_channels=branch.in_channels, hidden_channels=branch.hidden_channels,
-                out_channels=branch.out_channels,
-                extra_params=sum(item.numel() for item in branch.parameters()) - weights)
+    return dict(
+        in_channels=branch.in_channels,
+        hidden_channels=branch.hidden_channels,
+        out_channels=branch.out_channels,
+        extra_params=sum(item.numel() for item in branch.parameters()) - weights,
+    )
 
 
 def _kernels(layer: nn.Module) -> dict[str, int]:
     kernels = layer.attention.kernels
-    return dict(num_kernels=len(kernels) + 1,
-                kernel_params=sum(item.numel() for item in kernels[0].parameters()))
+    return dict(
+        num_kernels=len(kernels) + 1,
+        kernel_params=sum(item.numel() for item in kernels[0].parameters()),
+    )
 
 
 def _convolved(layer: nn.Module, spatial: Sequence[int]) -> tuple[int, ...]:
@@ -138,7 +175,9 @@ def _convolved(layer: nn.Module, spatial: Sequence[int]) -> tuple[int, ...]:
     if layer.padding == 'same':
         return tuple(spatial)
     padding = (0, 0) if layer.padding == 'valid' else layer.padding
-    return tuple((size + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
-                 for size, pad, dilation, kernel, stride in
-                 zip(spatial, padding, layer.dilation, layer.kernel_size, layer.stride,
-                     strict=True))
+    return tuple(
+        (size + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
+        for size, pad, dilation, kernel, stride in zip(
+            spatial, padding, layer.dilation, layer.kernel_size, layer.stride, strict=True
+        )
+    )

@@ -46,8 +46,9 @@ class PaperCost:
     memory: int = 0
 
     def __add__(self, other: 'PaperCost') -> 'PaperCost':
-        return PaperCost(self.params + other.params, self.macc + other.macc,
-                         self.memory + other.memory)
+        return PaperCost(
+            self.params + other.params, self.macc + other.macc, self.memory + other.memory
+        )
 
 
 METHODS: dict[str, Callable[..., PaperCost]] = {}
@@ -79,9 +80,14 @@ def paper_cost(name: str, **sizes: Any) -> PaperCost:
 
 
 @method
-def efficient_attention(positions: int, in_channels: int, key_channels: int = 64,
-                        value_channels: int = 64, num_heads: int = 1,
-                        reprojection: bool = True) -> PaperCost:
+def efficient_attention(
+    positions: int,
+    in_channels: int,
+    key_channels: int = 64,
+    value_channels: int = 64,
+    num_heads: int = 1,
+    reprojection: bool = True,
+) -> PaperCost:
     """Cost of an efficient attention module.
 
     Args:
@@ -102,9 +108,15 @@ def efficient_attention(positions: int, in_channels: int, key_channels: int = 64
 
 
 @method
-def non_local(positions: int, in_channels: int, key_channels: int = 64, value_channels: int = 64,
-              num_heads: int = 1, reprojection: bool = True,
-              key_positions: int | None = None) -> PaperCost:
+def non_local(
+    positions: int,
+    in_channels: int,
+    key_channels: int = 64,
+    value_channels: int = 64,
+    num_heads: int = 1,
+    reprojection: bool = True,
+    key_positions: int | None = None,
+) -> PaperCost:
     """Cost of a non-local module, that is, of dot-product attention.
 
     Args:
@@ -128,21 +140,38 @@ def non_local(positions: int, in_channels: int, key_channels: int = 64, value_ch
         check_positive(key_positions=key_positions)
         pooled = key_positions * (key_channels + value_channels)
     similarities = num_heads * positions * key_positions
-    return block + PaperCost(macc=positions * key_positions * (key_channels + value_channels),
-                             memory=FLOAT_BYTES * (similarities + pooled))
+    return block + PaperCost(
+        macc=positions * key_positions * (key_channels + value_channels),
+        memory=FLOAT_BYTES * (similarities + pooled),
+    )
 
 
-def _block(positions: int, in_channels: int, key_channels: int, value_channels: int,
-           num_heads: int, reprojection: bool) -> PaperCost:
+def _block(
+    positions: int,
+    in_channels: int,
+    key_channels: int,
+    value_channels: int,
+    num_heads: int,
+    reprojection: bool,
+) -> PaperCost:
     """Projections, attended values and residual, which both modules have."""
-    check_positive(positions=positions, in_channels=in_channels, key_channels=key_channels,
-                   value_channels=value_channels, num_heads=num_heads)
+    check_positive(
+        positions=positions,
+        in_channels=in_channels,
+        key_channels=key_channels,
+        value_channels=value_channels,
+        num_heads=num_heads,
+    )
     if key_channels % num_heads or value_channels % num_heads:
-        raise ValueError(f'num_heads={num_heads} does not divide key_channels={key_channels} and '
-                         f'value_channels={value_channels}')
+        raise ValueError(
+            f'num_heads={num_heads} does not divide key_channels={key_channels} and '
+            f'value_channels={value_channels}'
+        )
     if not reprojection and value_channels != in_channels:
-        raise ValueError('without reprojection the values have the channels of the input, got '
-                         f'value_channels={value_channels} and in_channels={in_channels}')
+        raise ValueError(
+            'without reprojection the values have the channels of the input, got '
+            f'value_channels={value_channels} and in_channels={in_channels}'
+        )
     projected = 2 * key_channels + value_channels
     weights = in_channels * projected
     biases = projected

@@ -20,7 +20,7 @@ TABLE_2_LAYERS = {
     'fpn5': (256, 14, 20),
 }
 TABLE_2_ROWS = {
-    **{layer: (layer, ) for layer in TABLE_2_LAYERS},
+    **{layer: (layer,) for layer in TABLE_2_LAYERS},
     'res3-4+fpn3-5': ('res3', 'res4', 'fpn3', 'fpn4', 'fpn5'),
     'res3-4+fpn1-5': tuple(TABLE_2_LAYERS),
 }
@@ -80,9 +80,12 @@ def table_2() -> list[list[Check]]:
     for row, printed in TABLE_2_PRINTED.items():
         efficient, regular = table_2_row(row)
         values = (efficient.memory, efficient.macc, regular.memory, regular.macc)
-        rows.append([_check(f'{row}, {column}', figure, value)
-                     for column, figure, value in zip(TABLE_2_COLUMNS, printed, values,
-                                                      strict=True)])
+        rows.append(
+            [
+                _check(f'{row}, {column}', figure, value)
+                for column, figure, value in zip(TABLE_2_COLUMNS, printed, values, strict=True)
+            ]
+        )
     return rows
 
 
@@ -98,8 +101,13 @@ def section_3_5_costs(*shape: int, channels: int = 64) -> tuple[PaperCost, Paper
     Returns:
         tuple[PaperCost, PaperCost]: Of efficient attention and of the non-local module.
     """
-    sizes = dict(positions=math.prod(shape), in_channels=channels, key_channels=channels // 2,
-                 value_channels=channels, reprojection=False)
+    sizes = dict(
+        positions=math.prod(shape),
+        in_channels=channels,
+        key_channels=channels // 2,
+        value_channels=channels,
+        reprojection=False,
+    )
     return efficient_attention(**sizes), non_local(**sizes)
 
 

@@ -109,14 +109,23 @@ class CostReport:
             image_shape=list(self.image_shape),
             layers=[_layer_dict(layer) for layer in self.layers],
             replaced_convs=[_layer_dict(conv) for conv in self.convs],
-            replaced_convs_total=dict(paper=asdict(self.convs_paper_total),
-                                      executed=asdict(self.convs_executed_total)),
-            total=dict(paper=asdict(self.paper_total), executed=asdict(self.executed_total),
-                       without_formula=[layer.name for layer in self.layers
-                                        if layer.paper is None]),
-            model=dict(params=self.model_params, params_share=self.params_share,
-                       macc=self.model_macc, macc_of=list(self.parts),
-                       macc_share=self.macc_share, problem=self.problem))
+            replaced_convs_total=dict(
+                paper=asdict(self.convs_paper_total), executed=asdict(self.convs_executed_total)
+            ),
+            total=dict(
+                paper=asdict(self.paper_total),
+                executed=asdict(self.executed_total),
+                without_formula=[layer.name for layer in self.layers if layer.paper is None],
+            ),
+            model=dict(
+                params=self.model_params,
+                params_share=self.params_share,
+                macc=self.model_macc,
+                macc_of=list(self.parts),
+                macc_share=self.macc_share,
+                problem=self.problem,
+            ),
+        )
 
 
 def cost_report(model: nn.Module, image_shape: tuple[int, int]) -> CostReport:
@@ -131,8 +140,10 @@ def cost_report(model: nn.Module, image_shape: tuple[int, int]) -> CostReport:
         ValueError: If the image is too small for the model.
     """
     if not hasattr(model, 'extract_feat'):
-        raise TypeError(f'{type(model).__name__} has no extract_feat; give a whole detector, '
-                        'segmenter or classifier')
+        raise TypeError(
+            f'{type(model).__name__} has no extract_feat; give a whole detector, '
+            'segmenter or classifier'
+        )
     # What is switched off costs nothing, and what it would cost is asked for.
     with all_on(switches(model).values()):
         return _report(model, image_shape)
@@ -146,22 +157,53 @@ def _report(model: nn.Module, image_shape: tuple[int, int]) -> CostReport:
     macc, parts, seen, problem = _run_model(model, image_shape, watched)
     return CostReport(
         tuple(image_shape),
-        tuple(_layer_report(name, insertion.point, insertion.layer,
-                            seen.get(name, insertion.shape), name in seen, insertion.norm_eval,
-                            insertion.with_cp) for name, insertion in insertions.items()),
-        tuple(_layer_report(name, name, conv, seen.get(name), name in seen)
-              for name, conv in convs.items()),
-        sum(parameter.numel() for parameter in model.parameters()), macc, parts, problem)
+        tuple(
+            _layer_report(
+                name,
+                insertion.point,
+                insertion.layer,
+                seen.get(name, insertion.shape),
+                name in seen,
+                insertion.norm_eval,
+                insertion.with_cp,
+            )
+            for name, insertion in insertions.items()
+        ),
+        tuple(
+            _layer_report(name, name, conv, seen.get(name), name in seen)
+            for name, conv in convs.items()
+        ),
+        sum(parameter.numel() for parameter in model.parameters()),
+        macc,
+        parts,
+        problem,
+    )
 
 
-def _layer_report(name: str, point: str, layer: nn.Module, shape: tuple[int, ...] | None,
-                  reached: bool, norm_eval: bool = False, with_cp: bool = False) -> LayerReport:
+def _layer_report(
+    name: str,
+    point: str,
+    layer: nn.Module,
+    shape: tuple[int, ...] | None,
+    reached: bool,
+    norm_eval: bool = False,
+    with_cp: bool = False,
+) -> LayerReport:
     kind = type(layer).__name__
     if shape is None:
         executed = ExecutedCost(params=sum(item.numel() for item in layer.parameters()))
         return LayerReport(name, point, kind, None, None, executed, norm_eval, with_cp, reached)
-    return LayerReport(name, point, kind, shape, layer_cost(layer, shape),
-                       executed_cost(layer, shape, with_cp), norm_eval, with_cp, reached)
+    return LayerReport(
+        name,
+        point,
+        kind,
+        shape,
+        layer_cost(layer, shape),
+        executed_cost(layer, shape, with_cp),
+        norm_eval,
+        with_cp,
+        reached,
+    )
 
 
 class _Shapes:
@@ -173,11 +215,13 @@ class _Shapes:
     def hook(self, name: str) -> Any:
         def record(module: nn.Module, args: tuple) -> None:
             self.seen[name] = tuple(args[0].shape)
+
         return record
 
 
-def _run_model(model: nn.Module, image_shape: tuple[int, int], watched: dict[str, nn.Module]
-               ) -> tuple[int | None, tuple[str, ...], dict[str, tuple[int, ...]], str]:
+def _run_model(
+    model: nn.Module, image_shape: tuple[int, int], watched: dict[str, nn.Module]
+) -> tuple[int | None, tuple[str, ...], dict[str, tuple[int, ...]], str]:
     """Run backbone, neck and those dense heads that hold something of ours.
 
     Returns:
@@ -188,8 +232,9 @@ def _run_model(model: nn.Module, image_shape: tuple[int, int], watched: dict[str
     heads = dict(_plugged_heads(model))
     parts += heads
     shapes = _Shapes()
-    handles = [module.register_forward_pre_hook(shapes.hook(name))
-               for name, module in watched.items()]
+    handles = [
+        module.register_forward_pre_hook(shapes.hook(name)) for name, module in watched.items()
+    ]
 
     def run() -> None:
         features = model.extract_feat(torch.zeros(1, 3, *image_shape))
@@ -207,8 +252,10 @@ def _run_model(model: nn.Module, image_shape: tuple[int, int], watched: dict[str
         with evaluating(model):
             run()
     except RuntimeError as error:
-        raise ValueError(f'{type(model).__name__} cannot take an image of {image_shape[0]} x '
-                         f'{image_shape[1]}: {error}') from error
+        raise ValueError(
+            f'{type(model).__name__} cannot take an image of {image_shape[0]} x '
+            f'{image_shape[1]}: {error}'
+        ) from error
     finally:
         for handle in handles:
             handle.remove()

@@ -40,8 +40,14 @@ class Operations:
     adds: int
 
 
-def shift_balance_operations(*, in_channels: int, hidden_channels: int, out_channels: int,
-                             positions: int, out_positions: int | None = None) -> Operations:
+def shift_balance_operations(
+    *,
+    in_channels: int,
+    hidden_channels: int,
+    out_channels: int,
+    positions: int,
+    out_positions: int | None = None,
+) -> Operations:
     """Return equations 16 and 17.
 
     Args:
@@ -55,26 +61,50 @@ def shift_balance_operations(*, in_channels: int, hidden_channels: int, out_chan
         ValueError: If a size is not a positive integer.
     """
     out_positions = positions if out_positions is None else out_positions
-    check_positive(in_channels=in_channels, hidden_channels=hidden_channels,
-                   out_channels=out_channels, positions=positions, out_positions=out_positions)
+    check_positive(
+        in_channels=in_channels,
+        hidden_channels=hidden_channels,
+        out_channels=out_channels,
+        positions=positions,
+        out_positions=out_positions,
+    )
     layers = in_channels * hidden_channels + hidden_channels * out_channels
-    return Operations(in_channels + layers + out_channels,
-                      in_channels * positions + layers + out_channels * out_positions)
+    return Operations(
+        in_channels + layers + out_channels,
+        in_channels * positions + layers + out_channels * out_positions,
+    )
 
 
-def scaled_attention_operations(*, in_channels: int, hidden_channels: int, out_channels: int,
-                                positions: int, out_positions: int | None = None) -> Operations:
+def scaled_attention_operations(
+    *,
+    in_channels: int,
+    hidden_channels: int,
+    out_channels: int,
+    positions: int,
+    out_positions: int | None = None,
+) -> Operations:
     """Return the same for scaled attention; see :func:`shift_balance_operations`."""
     shifted = shift_balance_operations(
-        in_channels=in_channels, hidden_channels=hidden_channels, out_channels=out_channels,
-        positions=positions, out_positions=out_positions)
+        in_channels=in_channels,
+        hidden_channels=hidden_channels,
+        out_channels=out_channels,
+        positions=positions,
+        out_positions=out_positions,
+    )
     product = out_channels * (positions if out_positions is None else out_positions)
     return Operations(shifted.multiplies - out_channels + product, shifted.adds - product)
 
 
 @method
-def shift_balance(*, in_channels: int, hidden_channels: int, out_channels: int, positions: int,
-                  out_positions: int | None = None, extra_params: int | None = None) -> PaperCost:
+def shift_balance(
+    *,
+    in_channels: int,
+    hidden_channels: int,
+    out_channels: int,
+    positions: int,
+    out_positions: int | None = None,
+    extra_params: int | None = None,
+) -> PaperCost:
     """Cost that Shift-and-Balance adds to a convolution, for one image.
 
     Args:
@@ -90,35 +120,48 @@ def shift_balance(*, in_channels: int, hidden_channels: int, out_channels: int, 
         ValueError: If a size is not a positive integer.
     """
     cost = shift_balance_operations(
-        in_channels=in_channels, hidden_channels=hidden_channels, out_channels=out_channels,
-        positions=positions, out_positions=out_positions)
+        in_channels=in_channels,
+        hidden_channels=hidden_channels,
+        out_channels=out_channels,
+        positions=positions,
+        out_positions=out_positions,
+    )
     if extra_params is None:
         extra_params = 2 * hidden_channels + 3 * out_channels
-    return PaperCost((in_channels + out_channels) * hidden_channels + extra_params,
-                     cost.multiplies)
+    return PaperCost((in_channels + out_channels) * hidden_channels + extra_params, cost.multiplies)
 
 
 @method
-def scaled_attention(*, in_channels: int, hidden_channels: int, out_channels: int, positions: int,
-                     out_positions: int | None = None,
-                     extra_params: int | None = None) -> PaperCost:
+def scaled_attention(
+    *,
+    in_channels: int,
+    hidden_channels: int,
+    out_channels: int,
+    positions: int,
+    out_positions: int | None = None,
+    extra_params: int | None = None,
+) -> PaperCost:
     """Cost that scaled attention adds to a convolution or, as a block, to nothing.
 
     The arguments are those of :func:`shift_balance`; without lambda, ``extra_params`` defaults to
     the two norms alone.
     """
     cost = scaled_attention_operations(
-        in_channels=in_channels, hidden_channels=hidden_channels, out_channels=out_channels,
-        positions=positions, out_positions=out_positions)
+        in_channels=in_channels,
+        hidden_channels=hidden_channels,
+        out_channels=out_channels,
+        positions=positions,
+        out_positions=out_positions,
+    )
     if extra_params is None:
         extra_params = 2 * hidden_channels + 2 * out_channels
-    return PaperCost((in_channels + out_channels) * hidden_channels + extra_params,
-                     cost.multiplies)
+    return PaperCost((in_channels + out_channels) * hidden_channels + extra_params, cost.multiplies)
 
 
 @method
-def dynamic_conv(*, in_channels: int, hidden_channels: int, num_kernels: int,
-                 kernel_params: int) -> PaperCost:
+def dynamic_conv(
+    *, in_channels: int, hidden_channels: int, num_kernels: int, kernel_params: int
+) -> PaperCost:
     """Cost that dynamic convolution adds to a convolution, for one image.
 
     Args:
@@ -130,16 +173,21 @@ def dynamic_conv(*, in_channels: int, hidden_channels: int, num_kernels: int,
     Raises:
         ValueError: If a size is not a positive integer.
     """
-    check_positive(in_channels=in_channels, hidden_channels=hidden_channels,
-                   num_kernels=num_kernels, kernel_params=kernel_params)
+    check_positive(
+        in_channels=in_channels,
+        hidden_channels=hidden_channels,
+        num_kernels=num_kernels,
+        kernel_params=kernel_params,
+    )
     layers = (in_channels + num_kernels) * hidden_channels
-    return PaperCost((num_kernels - 1) * kernel_params + layers + num_kernels,
-                     in_channels + layers)
+    return PaperCost((num_kernels - 1) * kernel_params + layers + num_kernels, in_channels + layers)
 
 
 @method
 def cond_conv(*, in_channels: int, num_kernels: int, kernel_params: int) -> PaperCost:
     """Cost that CondConv adds to a convolution; the arguments are those of :func:`dynamic_conv`."""
     check_positive(in_channels=in_channels, num_kernels=num_kernels, kernel_params=kernel_params)
-    return PaperCost((num_kernels - 1) * kernel_params + (in_channels + 1) * num_kernels,
-                     in_channels + in_channels * num_kernels)
+    return PaperCost(
+        (num_kernels - 1) * kernel_params + (in_channels + 1) * num_kernels,
+        in_channels + in_channels * num_kernels,
+    )

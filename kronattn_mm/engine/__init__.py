@@ -11,7 +11,14 @@ from .status_hook import AttentionStatusHook
 from .validation_pictures import ValidationPictures
 
 __all__ = [
-    'AnnealTemperature', 'AttentionMapHook', 'AttentionStatusHook', 'CheckLoadedKeysHook',
-    'EpochSeed', 'FreezeHook', 'GateStatistics', 'SmallFileHook', 'ValidationPictures',
-    'check_loaded_keys'
+    'AnnealTemperature',
+    'AttentionMapHook',
+    'AttentionStatusHook',
+    'CheckLoadedKeysHook',
+    'EpochSeed',
+    'FreezeHook',
+    'GateStatistics',
+    'SmallFileHook',
+    'ValidationPictures',
+    'check_loaded_keys',
 ]

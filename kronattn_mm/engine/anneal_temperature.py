@@ -36,7 +36,7 @@ class AnnealTemperature(Hook):
             the model has no ``DynamicConv2d`` or the training does not count epochs.
     """
 
-    def __init__(self, epochs: int = 10, end: float = 1.) -> None:
+    def __init__(self, epochs: int = 10, end: float = 1.0) -> None:
         if isinstance(epochs, bool) or not isinstance(epochs, int):
             raise TypeError(f'epochs must be an integer, got {epochs!r}')
         if epochs < 1:
@@ -57,8 +57,9 @@ class AnnealTemperature(Hook):
     def before_train(self, runner: Runner) -> None:
         """Refuse loops without epochs."""
         if not isinstance(runner.train_loop, EpochBasedTrainLoop):
-            raise ValueError('AnnealTemperature counts epochs, and '
-                             f'{type(runner.train_loop).__name__} has none')
+            raise ValueError(
+                f'AnnealTemperature counts epochs, and {type(runner.train_loop).__name__} has none'
+            )
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Set the temperature of this epoch."""
@@ -71,7 +72,7 @@ class AnnealTemperature(Hook):
                 self._set(hook.ema_model.module, runner.epoch)
 
     def _set(self, model: nn.Module, epoch: int) -> None:
-        progress = min(epoch / self.epochs, 1.)
+        progress = min(epoch / self.epochs, 1.0)
         for name, conv in dynamic_convs(model).items():
             start = self._starts[name]
             conv.attention.temperature.fill_(start + (self.end - start) * progress)
@@ -79,5 +80,6 @@ class AnnealTemperature(Hook):
 
 def dynamic_convs(model: nn.Module) -> dict[str, DynamicConv2d]:
     """Return the dynamic convolutions of a model by their dotted paths."""
-    return {name: module for name, module in model.named_modules()
-            if isinstance(module, DynamicConv2d)}
+    return {
+        name: module for name, module in model.named_modules() if isinstance(module, DynamicConv2d)
+    }

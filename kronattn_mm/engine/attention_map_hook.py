@@ -42,8 +42,9 @@ class AttentionMapHook(Hook):
             such layer.
     """
 
-    def __init__(self, layer: str | None = None, interval: int = 1, num_images: int = 2,
-                 maps: int = 6) -> None:
+    def __init__(
+        self, layer: str | None = None, interval: int = 1, num_images: int = 2, maps: int = 6
+    ) -> None:
         if layer is not None and not isinstance(layer, str):
             raise TypeError(f'layer must be the name of an inserted layer, got {layer!r}')
         for name, value in (('interval', interval), ('num_images', num_images), ('maps', maps)):
@@ -68,16 +69,21 @@ class AttentionMapHook(Hook):
         """Start with the first image again, if this validation is to be drawn."""
         self._drawn = 0 if is_main_process() and self._due(runner) else self.num_images
 
-    def before_val_iter(self, runner: Runner, batch_idx: int,
-                        data_batch: dict | tuple | list | None = None) -> None:
+    def before_val_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict | tuple | list | None = None
+    ) -> None:
         """Begin to record."""
         if self._drawn < self.num_images:
             self._recorder = MapRecorder(runner.model, self._name, self.num_images - self._drawn)
             self._recorder.__enter__()
 
-    def after_val_iter(self, runner: Runner, batch_idx: int,
-                       data_batch: dict | tuple | list | None = None,
-                       outputs: Sequence[Any] | None = None) -> None:
+    def after_val_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+        outputs: Sequence[Any] | None = None,
+    ) -> None:
         """Draw what was recorded."""
         if self._recorder is None:
             return
@@ -101,21 +107,23 @@ class AttentionMapHook(Hook):
         by_epoch = isinstance(runner.train_loop, EpochBasedTrainLoop)
         return runner.epoch if by_epoch else runner.iter
 
-    def _draw(self, runner: Runner, recorder: MapRecorder, data_batch: Any,
-              outputs: Sequence[Any] | None) -> None:
+    def _draw(
+        self, runner: Runner, recorder: MapRecorder, data_batch: Any, outputs: Sequence[Any] | None
+    ) -> None:
         from ..visualization.attention_picture import draw_attention, network_image
 
         if not isinstance(data_batch, dict) or 'inputs' not in data_batch or outputs is None:
             raise AttentionMapError('the validation batch is not a dict with "inputs"')
-        for inputs, sample, maps in zip(data_batch['inputs'], outputs, recorder.maps,
-                                        strict=False):
+        for inputs, sample, maps in zip(data_batch['inputs'], outputs, recorder.maps, strict=False):
             image = network_image(inputs)
             height, width = shown_region(image.shape[:2], recorder.network_shape, sample.metainfo)
             path = sample.metainfo.get('img_path')
             title = Path(path).name if isinstance(path, str) else f'image {self._drawn}'
-            picture = draw_attention(image[:height, :width], maps, recorder.network_shape,
-                                        self._name, title, self.maps)
+            picture = draw_attention(
+                image[:height, :width], maps, recorder.network_shape, self._name, title, self.maps
+            )
             # A slash in the name would be a folder that mmengine's local backend does not make.
-            runner.visualizer.add_image(f'attention_{self._name}_{self._drawn}', picture,
-                                        step=self._step(runner))
+            runner.visualizer.add_image(
+                f'attention_{self._name}_{self._drawn}', picture, step=self._step(runner)
+            )
             self._drawn += 1

@@ -85,13 +85,15 @@ class DryRunMeter(Hook):
             _measured.validation_batches = whole_batches(runner.val_dataloader)
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         from ..listing.status import status_text
+
         _measured.status = status_text(model)
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         self._begin = time.perf_counter()
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None,
-                         outputs: Any = None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         now = time.perf_counter()
@@ -104,8 +106,9 @@ class DryRunMeter(Hook):
     def before_val_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         self._val_begin = time.perf_counter()
 
-    def after_val_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None,
-                       outputs: Any = None) -> None:
+    def after_val_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         if runner.train_loop is not None and _measured.validation is None:
@@ -133,16 +136,19 @@ def dry_run(tools: Callable[[str], ModuleType], config: Config, arguments: Seque
         DryRunError: If something fails, or the config cannot be run in small.
     """
     if {'--resume', '--launcher'} & {word.partition('=')[0] for word in arguments}:
-        raise DryRunError('--dry-run starts a run of its own in one process; leave out --resume '
-                          'and --launcher')
+        raise DryRunError(
+            '--dry-run starts a run of its own in one process; leave out --resume and --launcher'
+        )
     global _measured
     _measured = Measured(validations=_validations(config))
     other = [word for word in arguments if word != '--dry-run']
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix='dry_run_') as folder:
         work_dir = Path(folder) / 'run'
-        files = [_write(config, Path(folder) / f'{name}.py', stop, train)
-                 for name, stop, train in (('first', BATCHES, BATCHES), ('second', 1, BATCHES))]
+        files = [
+            _write(config, Path(folder) / f'{name}.py', stop, train)
+            for name, stop, train in (('first', BATCHES, BATCHES), ('second', 1, BATCHES))
+        ]
         train, test = tools('train.py'), tools('test.py')
         log = Path(folder) / 'output.log'
         step = f'{BATCHES} training batches, validation, checkpoint'
@@ -163,31 +169,45 @@ def dry_run(tools: Callable[[str], ModuleType], config: Config, arguments: Seque
 def report(measured: Measured, seconds: float) -> str:
     """Lay out what was measured, and how the length of the whole run follows from it."""
     step, wait = measured.steps[-1], measured.waits[-1]
-    lines = ['inserted layers (no image size given):', measured.status, '', measured.memory,
-             f'one training step: {step:.2f} s, of which {wait:.2f} s waiting for data '
-             f'(the first took {measured.steps[0]:.2f} s)']
+    lines = [
+        'inserted layers (no image size given):',
+        measured.status,
+        '',
+        measured.memory,
+        f'one training step: {step:.2f} s, of which {wait:.2f} s waiting for data '
+        f'(the first took {measured.steps[0]:.2f} s)',
+    ]
     whole = step * measured.total_steps
     sums = [f'{measured.total_steps:,} steps x {step:.2f} s']
     if measured.validation is not None and measured.validations:
         batches = measured.validations * measured.validation_batches
         whole += batches * measured.validation
-        sums.append(f'{measured.validations} validations x {measured.validation_batches:,} '
-                    f'batches x {measured.validation:.2f} s')
-    lines += [f'the whole schedule: about {_duration(whole)} on one such process',
-              f'    = {" + ".join(sums)}',
-              '    (the last of the steps above; without saving and computing metrics)',
-              f'dry run: everything works; it took {seconds:.0f} s and left nothing behind']
+        sums.append(
+            f'{measured.validations} validations x {measured.validation_batches:,} '
+            f'batches x {measured.validation:.2f} s'
+        )
+    lines += [
+        f'the whole schedule: about {_duration(whole)} on one such process',
+        f'    = {" + ".join(sums)}',
+        '    (the last of the steps above; without saving and computing metrics)',
+        f'dry run: everything works; it took {seconds:.0f} s and left nothing behind',
+    ]
     return '\n'.join(lines)
 
 
 def _memory() -> str:
     if torch.cuda.is_available():
-        return (f'peak memory on the GPU: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB '
-                'in tensors')
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin'
-                                                                 else 1024)
-    return (f'peak memory: {peak / 2**30:.2f} GiB resident in this process, libraries included '
-            '(without data workers)')
+        return (
+            f'peak memory on the GPU: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB '
+            'in tensors'
+        )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == 'darwin' else 1024
+    )
+    return (
+        f'peak memory: {peak / 2**30:.2f} GiB resident in this process, libraries included '
+        '(without data workers)'
+    )
 
 
 def _duration(seconds: float) -> str:
@@ -215,13 +235,19 @@ def _validations(config: Config) -> int:
 
 def _write(config: Config, path: Path, stop_after: int, batches: int) -> Path:
     """Write the config of a run of a few batches."""
-    small = Config(config._cfg_dict.to_dict() if hasattr(config._cfg_dict, 'to_dict')
-                   else dict(config._cfg_dict))
+    small = Config(
+        config._cfg_dict.to_dict()
+        if hasattr(config._cfg_dict, 'to_dict')
+        else dict(config._cfg_dict)
+    )
     train = small.get('train_cfg')
     if not train or small.get('train_dataloader') is None:
         raise DryRunError('the config has no train_cfg or no train_dataloader')
-    by_epoch = train.get('by_epoch', 'max_epochs' in train) \
-        if 'type' not in train else 'Epoch' in str(train['type'])
+    by_epoch = (
+        train.get('by_epoch', 'max_epochs' in train)
+        if 'type' not in train
+        else 'Epoch' in str(train['type'])
+    )
     small.train_dataloader['num_batch_per_epoch'] = batches
     for name in ('val_dataloader', 'test_dataloader'):
         for loader in _as_list(small.get(name)):
@@ -233,8 +259,10 @@ def _write(config: Config, path: Path, stop_after: int, batches: int) -> Path:
     checkpoint.update(interval=1 if by_epoch else stop_after, by_epoch=by_epoch, save_begin=0)
     checkpoint.pop('published_keys', None)
     hooks['checkpoint'] = checkpoint
-    small.custom_hooks = [*(small.get('custom_hooks') or []),
-                          dict(type='kronattn_mm.DryRunMeter', stop_after=stop_after)]
+    small.custom_hooks = [
+        *(small.get('custom_hooks') or []),
+        dict(type='kronattn_mm.DryRunMeter', stop_after=stop_after),
+    ]
     # Nothing of a rehearsal goes to a service.
     for owner in (small, small.get('visualizer') or {}):
         if owner.get('vis_backends'):
@@ -268,8 +296,11 @@ def _phase(name: str, log: Path) -> Iterator[None]:
     begin = time.perf_counter()
     handlers = list(logging.root.handlers)
     try:
-        with open(log, 'a', encoding='utf-8') as file, contextlib.redirect_stdout(file), \
-                contextlib.redirect_stderr(file):
+        with (
+            open(log, 'a', encoding='utf-8') as file,
+            contextlib.redirect_stdout(file),
+            contextlib.redirect_stderr(file),
+        ):
             yield
     except SystemExit as stop:
         print('failed', flush=True)

@@ -52,12 +52,16 @@ class FreezeHook(Hook):
 
     priority = 'VERY_HIGH'  # before EMAHook copies the model
 
-    def __init__(self, train: Sequence[str] = ('attention', ), also: Sequence[str] = ()) -> None:
+    def __init__(self, train: Sequence[str] = ('attention',), also: Sequence[str] = ()) -> None:
         for name, words in (('train', train), ('also', also)):
-            if isinstance(words, str) or not isinstance(words, Sequence) or \
-                    not all(isinstance(word, str) and word for word in words):
-                raise TypeError(f'{name} must be a list of names such as ["attention"], '
-                                f'got {words!r}')
+            if (
+                isinstance(words, str)
+                or not isinstance(words, Sequence)
+                or not all(isinstance(word, str) and word for word in words)
+            ):
+                raise TypeError(
+                    f'{name} must be a list of names such as ["attention"], got {words!r}'
+                )
         self.words = [*train, *also]
         if not self.words:
             raise ValueError('train and also are empty, so that nothing would be trained')
@@ -69,8 +73,10 @@ class FreezeHook(Hook):
             return  # a validation or a test by itself
         wrapped = is_model_wrapper(runner.model)
         if wrapped and not isinstance(runner.model, DistributedDataParallel):
-            raise TypeError(f'FreezeHook cannot make a {type(runner.model).__name__} anew, only a '
-                            'DistributedDataParallel')
+            raise TypeError(
+                f'FreezeHook cannot make a {type(runner.model).__name__} anew, only a '
+                'DistributedDataParallel'
+            )
         model = runner.model.module if wrapped else runner.model
         self._frozen_norms = freeze_except(model, self.words)
         drop_frozen(runner.optim_wrapper)
@@ -82,8 +88,9 @@ class FreezeHook(Hook):
             self._frozen_norms = frozen_norms(model, self.words)
         print_log(trainable_line(model), logger='current')
 
-    def before_train_iter(self, runner: Runner, batch_idx: int,
-                          data_batch: dict | tuple | list | None = None) -> None:
+    def before_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict | tuple | list | None = None
+    ) -> None:
         """Put frozen norms back into eval mode, after any ``train()`` of the loop."""
         for norm in self._frozen_norms:
             norm.training = False
@@ -104,11 +111,17 @@ def freeze_except(model: nn.Module, words: Iterable[str]) -> list[nn.Module]:
     parameters = dict(model.named_parameters())
     kept = [name for name in sorted(trained) if not parameters[name].requires_grad]
     if len(kept) == len(trained):
-        raise ValueError(f'all {len(kept)} parameters that {_listed(words)} names were frozen by '
-                         'the model itself (frozen_stages?), so that nothing would be trained')
+        raise ValueError(
+            f'all {len(kept)} parameters that {_listed(words)} names were frozen by '
+            'the model itself (frozen_stages?), so that nothing would be trained'
+        )
     if kept:
-        print_log(f'FreezeHook: {len(kept)} parameters to train stay frozen, as the model itself '
-                  f'froze them (frozen_stages?), such as {kept[0]}', 'current', logging.WARNING)
+        print_log(
+            f'FreezeHook: {len(kept)} parameters to train stay frozen, as the model itself '
+            f'froze them (frozen_stages?), such as {kept[0]}',
+            'current',
+            logging.WARNING,
+        )
     for name, parameter in parameters.items():
         if name not in trained:
             parameter.requires_grad_(False)
@@ -135,25 +148,35 @@ def matching_parameters(model: nn.Module, word: str) -> list[str]:
     near = difflib.get_close_matches(word, choices, n=3)
     containing = [choice for choice in choices if word in choice.split('.')[-1]][:3]
     near = list(dict.fromkeys(near + containing))[:3]
-    hint = f'did you mean {" or ".join(map(repr, near))}?' if near else \
-        f'the model consists of {", ".join(name for name, _ in model.named_children())}'
-    raise ValueError(f'{word!r} matches no parameter of {type(model).__name__}; {hint} Names are '
-                     'compared by whole components of dotted paths')
+    hint = (
+        f'did you mean {" or ".join(map(repr, near))}?'
+        if near
+        else f'the model consists of {", ".join(name for name, _ in model.named_children())}'
+    )
+    raise ValueError(
+        f'{word!r} matches no parameter of {type(model).__name__}; {hint} Names are '
+        'compared by whole components of dotted paths'
+    )
 
 
 def names_path(word: str, path: str) -> bool:
     """Whether the components of ``word`` occur side by side in the dotted ``path``."""
     words, parts = word.split('.'), path.split('.')
-    return any(all(map(fnmatch.fnmatchcase, parts[start:start + len(words)], words))
-               for start in range(len(parts) - len(words) + 1))
+    return any(
+        all(map(fnmatch.fnmatchcase, parts[start : start + len(words)], words))
+        for start in range(len(parts) - len(words) + 1)
+    )
 
 
 def frozen_norms(model: nn.Module, words: Sequence[str]) -> list[nn.Module]:
     """Return the norms with statistics that no word names, and see that nothing wakes them."""
-    frozen = [module for path, module in model.named_modules()
-              if isinstance(module, _NormBase)
-              and not any(parameter.requires_grad for parameter in module.parameters())
-              and not any(names_path(word, path) for word in words)]
+    frozen = [
+        module
+        for path, module in model.named_modules()
+        if isinstance(module, _NormBase)
+        and not any(parameter.requires_grad for parameter in module.parameters())
+        and not any(names_path(word, path) for word in words)
+    ]
     ids = {id(norm) for norm in frozen}
     for part in switches(model).values():
         if any(id(module) in ids for module in part.module.modules()):
@@ -167,25 +190,28 @@ def drop_frozen(optim_wrapper: OptimWrapper | OptimWrapperDict) -> None:
 
     Groups that become empty stay: learning-rate schedulers know the groups by their number.
     """
-    wrappers = optim_wrapper.values() if isinstance(optim_wrapper, OptimWrapperDict) \
-        else [optim_wrapper]
+    wrappers = (
+        optim_wrapper.values() if isinstance(optim_wrapper, OptimWrapperDict) else [optim_wrapper]
+    )
     for wrapper in wrappers:
         optimizer = wrapper.optimizer
         for group in optimizer.param_groups:
             for parameter in group['params']:
                 if not parameter.requires_grad:
                     optimizer.state.pop(parameter, None)
-            group['params'] = [parameter for parameter in group['params']
-                               if parameter.requires_grad]
+            group['params'] = [
+                parameter for parameter in group['params'] if parameter.requires_grad
+            ]
 
 
 def trainable_line(model: nn.Module) -> str:
     """Say how much of a model is trained: ``'trainable 1.12 M of 45.3 M, 2.5 %'``."""
     total = sum(parameter.numel() for parameter in model.parameters())
-    trained = sum(parameter.numel() for parameter in model.parameters()
-                  if parameter.requires_grad)
-    return (f'trainable {_millions(trained)} of {_millions(total)}, '
-            f'{_percent(100 * trained / max(total, 1))} %')
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return (
+        f'trainable {_millions(trained)} of {_millions(total)}, '
+        f'{_percent(100 * trained / max(total, 1))} %'
+    )
 
 
 def _millions(count: int) -> str:

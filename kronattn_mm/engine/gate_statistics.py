@@ -55,24 +55,31 @@ class GateStatistics(Hook):
 
     def before_run(self, runner: Runner) -> None:
         """Say how many layers there are to watch."""
-        print_log(f'GateStatistics: {len(gated_layers(runner.model))} layers with a gate',
-                  logger='current')
+        print_log(
+            f'GateStatistics: {len(gated_layers(runner.model))} layers with a gate',
+            logger='current',
+        )
 
     def before_val_epoch(self, runner: Runner) -> None:
         """Begin anew; weights averaged by an ``EMAHook`` are in the model only from here on."""
         self._recorder = None
 
-    def before_val_iter(self, runner: Runner, batch_idx: int,
-                        data_batch: dict | tuple | list | None = None) -> None:
+    def before_val_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict | tuple | list | None = None
+    ) -> None:
         """Begin to measure."""
         if batch_idx < self.num_batches:
             if self._recorder is None:
                 self._recorder = GateRecorder(runner.model, self.threshold)
             self._recording.enter_context(self._recorder.recording())
 
-    def after_val_iter(self, runner: Runner, batch_idx: int,
-                       data_batch: dict | tuple | list | None = None,
-                       outputs: Sequence[Any] | None = None) -> None:
+    def after_val_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | tuple | list | None = None,
+        outputs: Sequence[Any] | None = None,
+    ) -> None:
         """Stop measuring."""
         self._recording.close()
 
@@ -88,10 +95,15 @@ class GateStatistics(Hook):
 def scalars(recorder: GateRecorder) -> dict[str, float]:
     """Return what the hook logs of a recorder, without the prefix ``gate/``."""
     shares = recorder.shares()
-    values = dict(saturated=shares['gate'], attention_below=shares['attention'],
-                  trunk_below=shares['trunk'], both_below=shares['both'])
+    values = dict(
+        saturated=shares['gate'],
+        attention_below=shares['attention'],
+        trunk_below=shares['trunk'],
+        both_below=shares['both'],
+    )
     lambdas = recorder.lambdas()
     if lambdas is not None:
-        values = dict(lambda_mean=lambdas.mean().item(),
-                      lambda_std=lambdas.std(correction=0).item(), **values)
+        values = dict(
+            lambda_mean=lambdas.mean().item(), lambda_std=lambdas.std(correction=0).item(), **values
+        )
     return values

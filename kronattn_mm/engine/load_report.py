@@ -63,20 +63,27 @@ class LoadReport:
         """Say it in three lines."""
         new = self.ours - self.ours_loaded
         loaded = f' ({self.ours_loaded} more of ours loaded)' if self.ours_loaded else ''
-        return [f'upstream keys loaded: {self.upstream_loaded} of {self.upstream}',
-                f'new keys, all ours: {new}{loaded}',
-                'anything else: ' + (self._others() or 'nothing')
-                + (f' (and {self.allowed} that are allowed)' if self.allowed else '')]
+        return [
+            f'upstream keys loaded: {self.upstream_loaded} of {self.upstream}',
+            f'new keys, all ours: {new}{loaded}',
+            'anything else: '
+            + (self._others() or 'nothing')
+            + (f' (and {self.allowed} that are allowed)' if self.allowed else ''),
+        ]
 
     def _others(self) -> str:
         parts = []
-        for text, keys in (('not in the checkpoint', self.missing),
-                           ('not in the model', self.unexpected)):
+        for text, keys in (
+            ('not in the checkpoint', self.missing),
+            ('not in the model', self.unexpected),
+        ):
             if keys:
                 parts.append(f'{len(keys)} {text}: {_some(keys)}')
         if self.mismatched:
-            parts.append(f'{len(self.mismatched)} of another shape: '
-                         + _some([f'{key} {shapes}' for key, shapes in self.mismatched.items()]))
+            parts.append(
+                f'{len(self.mismatched)} of another shape: '
+                + _some([f'{key} {shapes}' for key, shapes in self.mismatched.items()])
+            )
         return '; '.join(parts)
 
     def explain(self) -> str:
@@ -87,12 +94,15 @@ class LoadReport:
             near = f' Nearest in the checkpoint to {self.missing[0]}: {match[0]}.' if match else ''
         first = (*self.missing, *self.mismatched, *self.unexpected)[0]
         part = first.rpartition('.')[0] or first
-        return (f'the checkpoint does not fit the model: {self._others()}.{near} If that is meant, '
-                f'allow it by name: allow=[{part!r}, ...]')
+        return (
+            f'the checkpoint does not fit the model: {self._others()}.{near} If that is meant, '
+            f'allow it by name: allow=[{part!r}, ...]'
+        )
 
 
-def loaded_keys(model: nn.Module, checkpoint: Mapping[str, Any] | str | Path,
-                allow: Sequence[str] = ()) -> LoadReport:
+def loaded_keys(
+    model: nn.Module, checkpoint: Mapping[str, Any] | str | Path, allow: Sequence[str] = ()
+) -> LoadReport:
     """Find out what loading a checkpoint into a model would do; the model is left alone.
 
     Conversions of old checkpoints that the classes themselves make are taken into account.
@@ -113,9 +123,11 @@ def loaded_keys(model: nn.Module, checkpoint: Mapping[str, Any] | str | Path,
     skeleton = _skeleton(model)
     own = skeleton.state_dict()
     ours = {key for prefix in _own_prefixes(model) for key in own if key.startswith(prefix)}
-    mismatched = {key: f'({_shape(value)} in the checkpoint, {_shape(own[key])} in the model)'
-                  for key, value in state.items()
-                  if key in own and value.shape != own[key].shape}
+    mismatched = {
+        key: f'({_shape(value)} in the checkpoint, {_shape(own[key])} in the model)'
+        for key, value in state.items()
+        if key in own and value.shape != own[key].shape
+    }
     for key in mismatched:
         del state[key]
     try:
@@ -123,25 +135,35 @@ def loaded_keys(model: nn.Module, checkpoint: Mapping[str, Any] | str | Path,
             # torch warns of each counter that a batch norm makes up for an old checkpoint.
             warnings.simplefilter('ignore')
             result = skeleton.load_state_dict(
-                {key: value.to('meta') for key, value in state.items()}, strict=False)
+                {key: value.to('meta') for key, value in state.items()}, strict=False
+            )
     except RuntimeError as error:  # of another shape after a conversion
         raise TypeError(f'the checkpoint cannot be loaded: {error}') from error
     lost = {key for key in result.missing_keys if key not in mismatched}
     # mmengine does not mind either: old checkpoints have no counters.
     lost = {key for key in lost if key in ours or not key.endswith('num_batches_tracked')}
-    others = [sorted(key for key in lost if key not in ours), list(result.unexpected_keys),
-              list(mismatched)]
+    others = [
+        sorted(key for key in lost if key not in ours),
+        list(result.unexpected_keys),
+        list(mismatched),
+    ]
     kept = [[key for key in keys if not _matches(key, allow)] for keys in others]
     gone = set(result.missing_keys) | set(mismatched)
     return LoadReport(
-        upstream=len(own) - len(ours), upstream_loaded=len(own.keys() - ours - gone),
-        ours=len(ours), ours_loaded=len(ours & state.keys()), missing=tuple(kept[0]),
-        unexpected=tuple(kept[1]), mismatched={key: mismatched[key] for key in kept[2]},
-        allowed=sum(map(len, others)) - sum(map(len, kept)))
+        upstream=len(own) - len(ours),
+        upstream_loaded=len(own.keys() - ours - gone),
+        ours=len(ours),
+        ours_loaded=len(ours & state.keys()),
+        missing=tuple(kept[0]),
+        unexpected=tuple(kept[1]),
+        mismatched={key: mismatched[key] for key in kept[2]},
+        allowed=sum(map(len, others)) - sum(map(len, kept)),
+    )
 
 
-def check_loaded_keys(model: nn.Module, checkpoint: Mapping[str, Any] | str | Path,
-                      allow: Sequence[str] = ()) -> LoadReport:
+def check_loaded_keys(
+    model: nn.Module, checkpoint: Mapping[str, Any] | str | Path, allow: Sequence[str] = ()
+) -> LoadReport:
     """Like :func:`loaded_keys`, but an error if something is neither loaded nor ours nor allowed.
 
     Raises:
@@ -195,9 +217,12 @@ class CheckLoadedKeysHook(Hook):
         if not report.ok:
             raise ValueError(report.explain())
         if not trains and report.ours > report.ours_loaded:
-            print_log(f'{report.ours - report.ours_loaded} keys of inserted layers are not in the '
-                      'checkpoint: what is tested has untrained layers', 'current',
-                      logging.WARNING)
+            print_log(
+                f'{report.ours - report.ours_loaded} keys of inserted layers are not in the '
+                'checkpoint: what is tested has untrained layers',
+                'current',
+                logging.WARNING,
+            )
 
 
 def _log(what: str, report: LoadReport) -> None:
@@ -206,9 +231,12 @@ def _log(what: str, report: LoadReport) -> None:
 
 def _skeleton(model: nn.Module) -> nn.Module:
     """Copy a model without its numbers, so that nothing is doubled on a GPU."""
-    empty = {id(parameter): nn.Parameter(parameter.detach().to('meta'),
-                                         requires_grad=parameter.requires_grad)
-             for parameter in model.parameters()}
+    empty = {
+        id(parameter): nn.Parameter(
+            parameter.detach().to('meta'), requires_grad=parameter.requires_grad
+        )
+        for parameter in model.parameters()
+    }
     empty |= {id(buffer): buffer.detach().to('meta') for buffer in model.buffers()}
     return copy.deepcopy(model, empty)
 
@@ -222,11 +250,16 @@ def _state_dict(checkpoint: Mapping[str, Any] | str | Path) -> dict[str, Tensor]
     state = checkpoint.get('state_dict', checkpoint)
     if not isinstance(state, Mapping):
         raise TypeError(f'`state_dict` of the checkpoint is a {type(state).__name__}, not a dict')
-    tensors = {re.sub(r'^module\.', '', key): value for key, value in state.items()
-               if isinstance(value, Tensor)}
+    tensors = {
+        re.sub(r'^module\.', '', key): value
+        for key, value in state.items()
+        if isinstance(value, Tensor)
+    }
     if not tensors:
-        raise TypeError('the checkpoint holds no weights; its entries are '
-                        + (_some(list(map(str, checkpoint))) or 'none'))
+        raise TypeError(
+            'the checkpoint holds no weights; its entries are '
+            + (_some(list(map(str, checkpoint))) or 'none')
+        )
     return tensors
 
 
@@ -246,8 +279,11 @@ def _pretrained(model: nn.Module) -> Iterator[tuple[str, nn.Module, Mapping[str,
     for path, module in model.named_modules():
         configs = getattr(module, 'init_cfg', None) or []
         for config in [configs] if isinstance(configs, Mapping) else configs:
-            if isinstance(config, Mapping) and config.get('type') == 'Pretrained' \
-                    and config.get('checkpoint'):
+            if (
+                isinstance(config, Mapping)
+                and config.get('type') == 'Pretrained'
+                and config.get('checkpoint')
+            ):
                 yield path, module, config
 
 
@@ -259,12 +295,14 @@ def _with_prefix(config: Mapping[str, Any]) -> Mapping[str, Any]:
         return checkpoint
     prefix = prefix.rstrip('.') + '.'
     state = checkpoint.get('state_dict', checkpoint)
-    return {key[len(prefix):]: value for key, value in state.items() if key.startswith(prefix)}
+    return {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
 
 
 def _matches(key: str, allow: Iterable[str]) -> bool:
-    return any(key == word or key.startswith(f'{word}.') or fnmatch.fnmatchcase(key, word)
-               for word in allow)
+    return any(
+        key == word or key.startswith(f'{word}.') or fnmatch.fnmatchcase(key, word)
+        for word in allow
+    )
 
 
 def _shape(tensor: Tensor) -> str:

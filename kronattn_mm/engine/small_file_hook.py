@@ -56,12 +56,21 @@ class SmallFileHook(Hook):
     # After CheckpointHook (VERY_LOW) has saved, and after EMAHook has swapped the weights.
     priority = 'LOWEST'
 
-    def __init__(self, also: Sequence[str] = (), include_norms: bool = False,
-                 allow_moved: bool = False, licence: str = 'not stated') -> None:
+    def __init__(
+        self,
+        also: Sequence[str] = (),
+        include_norms: bool = False,
+        allow_moved: bool = False,
+        licence: str = 'not stated',
+    ) -> None:
         if not isinstance(licence, str):
             raise TypeError(f'licence must be a text, got {licence!r}')
-        self.options = dict(also=also, include_norms=boolean('include_norms', include_norms),
-                            allow_moved=boolean('allow_moved', allow_moved), licence=licence)
+        self.options = dict(
+            also=also,
+            include_norms=boolean('include_norms', include_norms),
+            allow_moved=boolean('allow_moved', allow_moved),
+            licence=licence,
+        )
         self._start: Mapping[str, str] | None = None
         self._content: SmallFile | None = None
         self._times: dict[Path, int] = {}
@@ -96,8 +105,12 @@ class SmallFileHook(Hook):
         checkpoint[_START] = self._start
         try:
             self._content = extract_attention(
-                unwrapped(runner.model), config=Path(runner.cfg.get('filename') or '').name,
-                plain=self._start, state=checkpoint['state_dict'], **self.options)
+                unwrapped(runner.model),
+                config=Path(runner.cfg.get('filename') or '').name,
+                plain=self._start,
+                state=checkpoint['state_dict'],
+                **self.options,
+            )
         except SmallFileError as error:
             # Training goes on: the checkpoint itself has everything.
             runner.logger.warning(f'SmallFileHook writes no file: {error}')
@@ -108,8 +121,9 @@ class SmallFileHook(Hook):
         self._content = None
         self._latest = []
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None,
-                         outputs: Any = None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         """Write, if a checkpoint was saved after this iteration."""
         self._write(runner)
 
@@ -121,9 +135,14 @@ class SmallFileHook(Hook):
         """Write beside the best checkpoint, and add the metrics to what has the same weights."""
         if self._content is None:
             return
-        self._content = dataclasses.replace(self._content, metrics={
-            name: float(value) for name, value in (metrics or {}).items()
-            if isinstance(value, Real)})
+        self._content = dataclasses.replace(
+            self._content,
+            metrics={
+                name: float(value)
+                for name, value in (metrics or {}).items()
+                if isinstance(value, Real)
+            },
+        )
         self._write(runner)
         for path in self._latest:
             self._content.save(path)
@@ -135,15 +154,18 @@ class SmallFileHook(Hook):
         if self.options['include_norms']:
             covered |= norm_keys(model)
         also = tuple(f'{module}.' for module in self.options['also'])
-        trained = [name for name, parameter in model.named_parameters()
-                   if parameter.requires_grad and name not in covered
-                   and not name.startswith(also)]
+        trained = [
+            name
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad and name not in covered and not name.startswith(also)
+        ]
         if trained:
             raise ValueError(
                 f'SmallFileHook: {len(trained)} parameters of the base are trained too, such as '
                 f'{trained[0]}, so a file of the inserted layers would not give the trained model '
                 'back; freeze them (kronattn_mm.FreezeHook), name their modules in `also`, or set '
-                'allow_moved=True')
+                'allow_moved=True'
+            )
 
     def _write(self, runner: Runner) -> None:
         if self._content is None:
@@ -162,7 +184,9 @@ class SmallFileHook(Hook):
 
     def _checkpoints(self, runner: Runner) -> list[Path]:
         """Return the local files that CheckpointHook says it wrote last."""
-        names = [value for name, value in runner.message_hub.runtime_info.items()
-                 if (name == 'last_ckpt' or name.startswith('best_ckpt'))
-                 and isinstance(value, str)]
+        names = [
+            value
+            for name, value in runner.message_hub.runtime_info.items()
+            if (name == 'last_ckpt' or name.startswith('best_ckpt')) and isinstance(value, str)
+        ]
         return [Path(name) for name in names if Path(name).is_file()]

@@ -30,8 +30,10 @@ class AttentionStatusHook(Hook):
 
     def __init__(self, image_shape: Sequence[int] | None = None) -> None:
         if image_shape is not None and not (
-                isinstance(image_shape, Sequence) and len(image_shape) == 2
-                and all(isinstance(side, int) and side > 0 for side in image_shape)):
+            isinstance(image_shape, Sequence)
+            and len(image_shape) == 2
+            and all(isinstance(side, int) and side > 0 for side in image_shape)
+        ):
             raise TypeError(f'image_shape must be height and width in pixels, got {image_shape!r}')
         self.image_shape = image_shape
 
@@ -39,6 +41,7 @@ class AttentionStatusHook(Hook):
         """Log the table."""
         from ..cost.config import default_image_shape, quiet
         from ..listing.status import status_text
+
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         shape = self.image_shape
         source = 'image_shape'

@@ -30,16 +30,23 @@ class ValidationPictures(Hook):
 
     def __init__(self, number: int = 4) -> None:
         if number < 1:
-            raise ValueError(f'number must be at least 1, got {number!r}; leave the hook out to '
-                             'draw nothing')
+            raise ValueError(
+                f'number must be at least 1, got {number!r}; leave the hook out to draw nothing'
+            )
         self.number = number
 
-    def after_val_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None,
-                       outputs: Sequence[Any] | None = None) -> None:
+    def after_val_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: Any = None,
+        outputs: Sequence[Any] | None = None,
+    ) -> None:
         index, rest = divmod(batch_idx, max(1, len(runner.val_dataloader) // self.number))
         if rest or index >= self.number or not outputs:
             return
         sample = outputs[0]
         image = mmcv.imread(sample.img_path, channel_order='rgb')
-        runner.visualizer.add_datasample(f'val_{index}', image, data_sample=sample,
-                                         step=runner.iter)
+        runner.visualizer.add_datasample(
+            f'val_{index}', image, data_sample=sample, step=runner.iter
+        )

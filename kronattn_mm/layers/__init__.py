@@ -14,8 +14,17 @@ from .squeeze_excite import SqueezeExcite2d, SqueezeExciteConv2d
 from .unfolded_attention import UnfoldedAttention2d
 
 __all__ = [
-    'CondConv2d', 'DynamicConv2d', 'EfficientAttention1d', 'EfficientAttention2d',
-    'EfficientAttention3d', 'KroneckerAttention2d', 'KroneckerAttention3d', 'RegularAttention2d',
-    'ShiftBalance2d', 'ShiftBalanceConv2d', 'SqueezeExcite2d', 'SqueezeExciteConv2d',
-    'UnfoldedAttention2d'
+    'CondConv2d',
+    'DynamicConv2d',
+    'EfficientAttention1d',
+    'EfficientAttention2d',
+    'EfficientAttention3d',
+    'KroneckerAttention2d',
+    'KroneckerAttention3d',
+    'RegularAttention2d',
+    'ShiftBalance2d',
+    'ShiftBalanceConv2d',
+    'SqueezeExcite2d',
+    'SqueezeExciteConv2d',
+    'UnfoldedAttention2d',
 ]

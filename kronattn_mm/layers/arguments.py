@@ -34,8 +34,10 @@ def divisible_by_heads(name: str, channels: int, num_heads: int) -> None:
     """Raise ValueError, naming the head counts there are, unless ``num_heads`` divides."""
     if channels % num_heads:
         choices = [heads for heads in range(1, min(channels, 64) + 1) if channels % heads == 0]
-        raise ValueError(f'{name} must be divisible by num_heads, got {name}={channels} and '
-                         f'num_heads={num_heads}; {channels} allows num_heads in {choices}')
+        raise ValueError(
+            f'{name} must be divisible by num_heads, got {name}={channels} and '
+            f'num_heads={num_heads}; {channels} allows num_heads in {choices}'
+        )
 
 
 def positive_number(name: str, value: float) -> float:
@@ -86,5 +88,7 @@ def check_input(layer: nn.Module, x: Tensor, spatial_dims: int = 2) -> None:
     """
     if x.dim() != spatial_dims + 2 or x.shape[1] != layer.in_channels:
         dims = ('L', 'H, W', 'D, H, W')[spatial_dims - 1]
-        raise ValueError(f'{type(layer).__name__} takes a tensor of shape (N, '
-                         f'{layer.in_channels}, {dims}), got {tuple(x.shape)}')
+        raise ValueError(
+            f'{type(layer).__name__} takes a tensor of shape (N, '
+            f'{layer.in_channels}, {dims}), got {tuple(x.shape)}'
+        )

@@ -26,16 +26,32 @@ PLACES = ('before_norm', 'after_norm')
 class Conv2d(_ConvNd):
     """A two-dimensional convolution; arguments and weights are those of ``nn.Conv2d``."""
 
-    def __init__(self, in_channels: int, out_channels: int,
-                 kernel_size: int | tuple[int, int], stride: int | tuple[int, int] = 1,
-                 padding: int | tuple[int, int] | str = 0,
-                 dilation: int | tuple[int, int] = 1, groups: int = 1, bias: bool = True,
-                 padding_mode: str = 'zeros') -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] | str = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = 'zeros',
+    ) -> None:
         padding = padding if isinstance(padding, str) else _pair(padding)
-        super().__init__(positive_int('in_channels', in_channels),
-                         positive_int('out_channels', out_channels), _pair(kernel_size),
-                         _pair(stride), padding, _pair(dilation), False, _pair(0),
-                         positive_int('groups', groups), boolean('bias', bias), padding_mode)
+        super().__init__(
+            positive_int('in_channels', in_channels),
+            positive_int('out_channels', out_channels),
+            _pair(kernel_size),
+            _pair(stride),
+            padding,
+            _pair(dilation),
+            False,
+            _pair(0),
+            positive_int('groups', groups),
+            boolean('bias', bias),
+            padding_mode,
+        )
 
     @property
     def depthwise(self) -> bool:
@@ -60,9 +76,11 @@ class Conv2d(_ConvNd):
 
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         # mmcv's efficient_conv_bn_eval calls this with weights of its own, and nothing else.
-        raise RuntimeError(f'{type(self).__name__} cannot be run as a plain convolution, which '
-                           'would leave its attention out; turn off efficient_conv_bn_eval '
-                           '(kronattn_mm.plugging.fused folds batch norms)')
+        raise RuntimeError(
+            f'{type(self).__name__} cannot be run as a plain convolution, which '
+            'would leave its attention out; turn off efficient_conv_bn_eval '
+            '(kronattn_mm.plugging.fused folds batch norms)'
+        )
 
     def fold_norm_into_weight(self, norm: _BatchNorm) -> Tensor:
         """Multiply weight and bias by the factor of a batch norm in eval mode.
@@ -74,8 +92,10 @@ class Conv2d(_ConvNd):
             ValueError: If the norm is for another number of channels or keeps no statistics.
         """
         if norm.num_features != self.out_channels:
-            raise ValueError(f'a norm of {norm.num_features} channels does not follow a '
-                             f'convolution of {self.out_channels}')
+            raise ValueError(
+                f'a norm of {norm.num_features} channels does not follow a '
+                f'convolution of {self.out_channels}'
+            )
         factor, offset = norm_factor_and_offset(norm)
         with torch.no_grad():
             self.weight.mul_(factor[:, None, None, None])
@@ -119,8 +139,10 @@ class BranchedConv:
         if self.place == 'before_norm':
             return self.combine(self.trunk(x), self.attention(x))
         if not self.joined:
-            raise RuntimeError(f"{type(self).__name__} with place='after_norm' does not know its "
-                               'norm; use it through convs of kronattn_mm.Plugged')
+            raise RuntimeError(
+                f"{type(self).__name__} with place='after_norm' does not know its "
+                'norm; use it through convs of kronattn_mm.Plugged'
+            )
         return self.trunk(x)
 
     def combine(self, trunk: Tensor, attention: Tensor) -> Tensor:

@@ -41,9 +41,15 @@ class AttentionBlock(nn.Module):
     spatial_dims: ClassVar[int]
     _conv_types = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
-    def __init__(self, in_channels: int, key_channels: int = 64, value_channels: int = 64,
-                 num_heads: int = 1, normalization: str = 'softmax',
-                 zero_init: bool = True) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        key_channels: int = 64,
+        value_channels: int = 64,
+        num_heads: int = 1,
+        normalization: str = 'softmax',
+        zero_init: bool = True,
+    ) -> None:
         super().__init__()
         self.in_channels = positive_int('in_channels', in_channels)
         self.key_channels = positive_int('key_channels', key_channels)
@@ -91,9 +97,11 @@ class AttentionBlock(nn.Module):
         raise NotImplementedError(f'{type(self).__name__} does not define attend')
 
     def extra_repr(self) -> str:
-        return (f'in_channels={self.in_channels}, key_channels={self.key_channels}, '
-                f'value_channels={self.value_channels}, num_heads={self.num_heads}, '
-                f'normalization={self.normalization!r}, zero_init={self.zero_init}')
+        return (
+            f'in_channels={self.in_channels}, key_channels={self.key_channels}, '
+            f'value_channels={self.value_channels}, num_heads={self.num_heads}, '
+            f'normalization={self.normalization!r}, zero_init={self.zero_init}'
+        )
 
     def _split_heads(self, x: Tensor) -> Tensor:
         # (N, C, *spatial) -> (N, heads, C / heads, n)

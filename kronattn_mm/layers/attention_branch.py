@@ -53,17 +53,26 @@ class AttentionBranch(nn.Module):
         ValueError: If an argument is out of range or not one of its choices.
     """
 
-    def __init__(self, in_channels: int, hidden_channels: int, out_channels: int,
-                 gate: str | None = 'tanh', norm: str | None = 'batch_norm', bias: bool = False,
-                 dropout: float = 0., norm_eval: bool = False) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        gate: str | None = 'tanh',
+        norm: str | None = 'batch_norm',
+        bias: bool = False,
+        dropout: float = 0.0,
+        norm_eval: bool = False,
+    ) -> None:
         super().__init__()
         self.in_channels = positive_int('in_channels', in_channels)
         self.hidden_channels = positive_int('hidden_channels', hidden_channels)
         self.out_channels = positive_int('out_channels', out_channels)
         self.gate = choice('gate', gate, GATES)
         self.norm_eval = boolean('norm_eval', norm_eval)
-        make_norm = {'batch_norm': nn.BatchNorm1d, 'layer_norm': nn.LayerNorm,
-                     None: nn.Identity}[choice('norm', norm, NORMS)]
+        make_norm = {'batch_norm': nn.BatchNorm1d, 'layer_norm': nn.LayerNorm, None: nn.Identity}[
+            choice('norm', norm, NORMS)
+        ]
         boolean('bias', bias)
         self.fc1 = nn.Linear(self.in_channels, self.hidden_channels, bias=bias)
         self.norm1 = make_norm(self.hidden_channels)
@@ -103,27 +112,44 @@ class AttentionBranch(nn.Module):
     def _normalize(self, norm: nn.Module, x: Tensor) -> Tensor:
         if not isinstance(norm, _BatchNorm):
             return norm(x)
-        training = (self.training and not self.norm_eval
-                    and (norm.weight is None or norm.weight.requires_grad))
+        training = (
+            self.training
+            and not self.norm_eval
+            and (norm.weight is None or norm.weight.requires_grad)
+        )
         if isinstance(norm, nn.SyncBatchNorm):
             norm.training = training  # it looks at more than this process's vectors
             return norm(x)
         if not training:
-            return functional.batch_norm(x, norm.running_mean, norm.running_var, norm.weight,
-                                         norm.bias, eps=norm.eps)
+            return functional.batch_norm(
+                x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
+            )
         norm.num_batches_tracked.add_(1)
         if x.shape[0] > 1:
-            return functional.batch_norm(x, norm.running_mean, norm.running_var, norm.weight,
-                                         norm.bias, training=True, momentum=norm.momentum,
-                                         eps=norm.eps)
+            return functional.batch_norm(
+                x,
+                norm.running_mean,
+                norm.running_var,
+                norm.weight,
+                norm.bias,
+                training=True,
+                momentum=norm.momentum,
+                eps=norm.eps,
+            )
         if x.shape[0] == 1:
             with torch.no_grad():
                 distance = x[0].to(norm.running_mean.dtype) - norm.running_mean
                 norm.running_mean.add_(distance, alpha=norm.momentum)
                 norm.running_var.lerp_(distance.square(), norm.momentum)
         # Copies, because the next step moves the statistics before this step's backward may run.
-        return functional.batch_norm(x, norm.running_mean.clone(), norm.running_var.clone(),
-                                     norm.weight, norm.bias, eps=norm.eps)
+        return functional.batch_norm(
+            x,
+            norm.running_mean.clone(),
+            norm.running_var.clone(),
+            norm.weight,
+            norm.bias,
+            eps=norm.eps,
+        )
 
 
 def apply_gate(x: Tensor, gate: str | None) -> Tensor:
@@ -140,8 +166,10 @@ def norm_factor_and_offset(norm: nn.Module) -> tuple[Tensor, Tensor]:
         ValueError: If the norm keeps no running statistics.
     """
     if norm.running_mean is None:
-        raise ValueError(f'{norm} keeps no running statistics, so it is no fixed factor and '
-                         'offset and cannot be folded')
+        raise ValueError(
+            f'{norm} keeps no running statistics, so it is no fixed factor and '
+            'offset and cannot be folded'
+        )
     factor = torch.rsqrt(norm.running_var + norm.eps)
     if norm.weight is not None:
         factor = factor * norm.weight

@@ -44,8 +44,15 @@ class KernelShares(nn.Module):
             raise ValueError(f'num_kernels must be at least 2, got {num_kernels}')
         # Convolutions, so that whatever initialises the convolutions of a network reaches them.
         self.kernels = nn.ModuleList(
-            Conv2d(conv.in_channels, conv.out_channels, conv.kernel_size, groups=conv.groups,
-                   bias=conv.bias is not None) for _ in range(num_kernels - 1))
+            Conv2d(
+                conv.in_channels,
+                conv.out_channels,
+                conv.kernel_size,
+                groups=conv.groups,
+                bias=conv.bias is not None,
+            )
+            for _ in range(num_kernels - 1)
+        )
 
     def start_from_copies(self) -> None:
         """Adjust what the shares begin with to kernels that are all the same."""
@@ -54,15 +61,18 @@ class KernelShares(nn.Module):
 class SoftmaxShares(KernelShares):
     """Shares that add up to one, softmax(F(x) / temperature)."""
 
-    def __init__(self, conv: Conv2d, num_kernels: int, hidden_ratio: float,
-                 temperature: float) -> None:
+    def __init__(
+        self, conv: Conv2d, num_kernels: int, hidden_ratio: float, temperature: float
+    ) -> None:
         super().__init__(conv, num_kernels)
-        hidden = max(1, int(conv.in_channels * positive_number('hidden_ratio', hidden_ratio)
-                            + 1e-6))
+        hidden = max(
+            1, int(conv.in_channels * positive_number('hidden_ratio', hidden_ratio) + 1e-6)
+        )
         self.fc1 = nn.Linear(conv.in_channels, hidden, bias=False)
         self.fc2 = nn.Linear(hidden, num_kernels)
-        self.register_buffer('temperature',
-                             torch.tensor(positive_number('temperature', temperature)))
+        self.register_buffer(
+            'temperature', torch.tensor(positive_number('temperature', temperature))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the shares ``(N, K)`` for ``x`` of shape ``(N, in_channels, H, W)``."""
@@ -117,8 +127,11 @@ class MixedConv:
 
     @property
     def _pointwise(self) -> bool:
-        return (self.kernel_size == self.stride == (1, 1) and self.groups == 1
-                and self.padding in ((0, 0), 'valid', 'same'))
+        return (
+            self.kernel_size == self.stride == (1, 1)
+            and self.groups == 1
+            and self.padding in ((0, 0), 'valid', 'same')
+        )
 
     def _mix_kernels(self, x: Tensor, shares: Tensor) -> Tensor:
         weight, bias = self.kernels()
@@ -130,8 +143,12 @@ class MixedConv:
         batch = x.shape[0]
         if batch == 0:
             return self.trunk(x)
-        out = self.convolve(x.reshape(1, -1, *x.shape[2:]), weight.flatten(0, 1),
-                            None if bias is None else bias.flatten(), batch * self.groups)
+        out = self.convolve(
+            x.reshape(1, -1, *x.shape[2:]),
+            weight.flatten(0, 1),
+            None if bias is None else bias.flatten(),
+            batch * self.groups,
+        )
         return out.reshape(batch, self.out_channels, *out.shape[2:])
 
     def _mix_outputs(self, x: Tensor, shares: Tensor) -> Tensor:
@@ -142,8 +159,7 @@ class MixedConv:
         outputs = [self.convolve(x, conv.weight, conv.bias, self.groups) for conv in convs]
         return sum(shares[:, k, None, None, None] * out for k, out in enumerate(outputs))
 
-    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str,
-                              *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)
         ours = f'{prefix}attention.'
         if f'{prefix}weight' in state_dict and not any(key.startswith(ours) for key in state_dict):
@@ -175,14 +191,33 @@ class DynamicConv2d(MixedConv, Conv2d):
         ValueError: If an argument is out of range.
     """
 
-    def __init__(self, in_channels: int, out_channels: int,
-                 kernel_size: int | tuple[int, int], stride: int | tuple[int, int] = 1,
-                 padding: int | tuple[int, int] | str = 0,
-                 dilation: int | tuple[int, int] = 1, groups: int = 1, bias: bool = True,
-                 padding_mode: str = 'zeros', *, num_kernels: int = 4, hidden_ratio: float = 0.25,
-                 temperature: float = 30.) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation,
-                         groups, bias, padding_mode)
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] | str = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = 'zeros',
+        *,
+        num_kernels: int = 4,
+        hidden_ratio: float = 0.25,
+        temperature: float = 30.0,
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+        )
         self.attention = SoftmaxShares(self, num_kernels, hidden_ratio, temperature)
         self.register_parameter('offset', None)  # what a folded norm adds
 
@@ -200,12 +235,30 @@ class CondConv2d(MixedConv, Conv2d):
         ValueError: If an argument is out of range.
     """
 
-    def __init__(self, in_channels: int, out_channels: int,
-                 kernel_size: int | tuple[int, int], stride: int | tuple[int, int] = 1,
-                 padding: int | tuple[int, int] | str = 0,
-                 dilation: int | tuple[int, int] = 1, groups: int = 1, bias: bool = True,
-                 padding_mode: str = 'zeros', *, num_kernels: int = 4) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation,
-                         groups, bias, padding_mode)
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] | str = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = 'zeros',
+        *,
+        num_kernels: int = 4,
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+        )
         self.attention = SigmoidShares(self, num_kernels)
         self.register_parameter('offset', None)  # what a folded norm adds

@@ -26,8 +26,9 @@ class _EfficientAttention(AttentionBlock):
         self._check_input(x)
         if not self._regroups(x):
             return super().forward(x)
-        weights = [tensor for conv in self._projections()
-                   for tensor in (conv.weight.flatten(1), conv.bias)]
+        weights = [
+            tensor for conv in self._projections() for tensor in (conv.weight.flatten(1), conv.bias)
+        ]
         return regrouped_attention(x, Projections(*weights), self.num_heads, self.normalization)
 
     def attend(self, query: Tensor, x: Tensor) -> Tensor:
@@ -50,7 +51,6 @@ class _EfficientAttention(AttentionBlock):
         maps = template_maps(self._split_heads(self.keys(x)), self.normalization)
         return maps.unflatten(-1, x.shape[2:])
 
-
     def _projections(self) -> tuple[nn.Module, ...]:
         return self.keys, self.queries, self.values, self.reprojection
 
@@ -63,8 +63,12 @@ class _EfficientAttention(AttentionBlock):
         for conv in self._projections():
             # It reads the weights and calls no child: what was put in the place of one, and hooks
             # on one, would be passed over.
-            hooks = (conv._forward_hooks, conv._forward_pre_hooks, conv._backward_hooks,
-                     conv._backward_pre_hooks)
+            hooks = (
+                conv._forward_hooks,
+                conv._forward_pre_hooks,
+                conv._backward_hooks,
+                conv._backward_pre_hooks,
+            )
             if type(conv) is not plain or any(hooks) or conv.weight.dtype != x.dtype:
                 return False
         if name == 'torch':

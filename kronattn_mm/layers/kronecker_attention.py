@@ -22,16 +22,30 @@ _MODES = ('kv', 'qkv')
 
 
 class _KroneckerAttention(TransformedAttention):
-
-    def __init__(self, in_channels: int, mode: str = 'kv', transforms: str = 'v',
-                 residual: bool = True, zero_init: bool = True,
-                 coefficient_norm: str | None = None, key_channels: int | None = None,
-                 out_channels: int | None = None) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        mode: str = 'kv',
+        transforms: str = 'v',
+        residual: bool = True,
+        zero_init: bool = True,
+        coefficient_norm: str | None = None,
+        key_channels: int | None = None,
+        out_channels: int | None = None,
+    ) -> None:
         if mode not in _MODES:
             raise ValueError(f'mode must be one of {", ".join(map(repr, _MODES))}, got {mode!r}')
-        super().__init__(in_channels, transforms, residual, zero_init, coefficient_norm,
-                         key_channels, out_channels, key_dims=1,
-                         query_dims=self.spatial_dims if mode == 'kv' else 1)
+        super().__init__(
+            in_channels,
+            transforms,
+            residual,
+            zero_init,
+            coefficient_norm,
+            key_channels,
+            out_channels,
+            key_dims=1,
+            query_dims=self.spatial_dims if mode == 'kv' else 1,
+        )
         self.mode = mode
 
     def attend(self, x: Tensor) -> Tensor:

@@ -35,11 +35,19 @@ class RegularAttention2d(AttentionBlock):
 
     spatial_dims = 2
 
-    def __init__(self, in_channels: int, key_channels: int = 64, value_channels: int = 64,
-                 num_heads: int = 1, normalization: str = 'softmax', zero_init: bool = True,
-                 pooling: bool = False) -> None:
-        super().__init__(in_channels, key_channels, value_channels, num_heads, normalization,
-                         zero_init)
+    def __init__(
+        self,
+        in_channels: int,
+        key_channels: int = 64,
+        value_channels: int = 64,
+        num_heads: int = 1,
+        normalization: str = 'softmax',
+        zero_init: bool = True,
+        pooling: bool = False,
+    ) -> None:
+        super().__init__(
+            in_channels, key_channels, value_channels, num_heads, normalization, zero_init
+        )
         self.pooling = boolean('pooling', pooling)
         self.pool = nn.MaxPool2d(2, ceil_mode=True) if pooling else nn.Identity()
 

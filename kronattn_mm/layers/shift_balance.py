@@ -39,17 +39,27 @@ class ShiftBranch(AttentionBranch):
             :class:`~kronattn_mm.layers.attention_branch.AttentionBranch`.
     """
 
-    def __init__(self, in_channels: int, hidden_channels: int, out_channels: int,
-                 lambda_init: float = 0.1, lambda_per: str = 'channel',
-                 gate: str | None = 'tanh', norm: str | None = 'batch_norm', bias: bool = False,
-                 dropout: float = 0., norm_eval: bool = False) -> None:
-        super().__init__(in_channels, hidden_channels, out_channels, gate, norm, bias, dropout,
-                         norm_eval)
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        lambda_init: float = 0.1,
+        lambda_per: str = 'channel',
+        gate: str | None = 'tanh',
+        norm: str | None = 'batch_norm',
+        bias: bool = False,
+        dropout: float = 0.0,
+        norm_eval: bool = False,
+    ) -> None:
+        super().__init__(
+            in_channels, hidden_channels, out_channels, gate, norm, bias, dropout, norm_eval
+        )
         self.lambda_init = finite_number('lambda_init', lambda_init)
         choice('lambda_per', lambda_per, ('channel', 'layer'))
         factors = self.out_channels if lambda_per == 'channel' else 1
         # The word itself is taken by Python.
-        self.lambda_ = nn.Parameter(torch.full((factors, ), self.lambda_init))
+        self.lambda_ = nn.Parameter(torch.full((factors,), self.lambda_init))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return lambda A(x), ``(N, out_channels)``, for ``x`` of shape ``(N, in_channels, *)``."""
@@ -86,21 +96,51 @@ class ShiftBalanceConv2d(BranchedConv, Conv2d):
         ValueError: If an argument is out of range or not one of its choices.
     """
 
-    def __init__(self, in_channels: int, out_channels: int,
-                 kernel_size: int | tuple[int, int], stride: int | tuple[int, int] = 1,
-                 padding: int | tuple[int, int] | str = 0,
-                 dilation: int | tuple[int, int] = 1, groups: int = 1, bias: bool = True,
-                 padding_mode: str = 'zeros', *, lambda_init: float = 0.1,
-                 lambda_per: str = 'channel', hidden_ratio: float = 1.,
-                 depthwise_hidden_ratio: float = 1 / 6, gate: str | None = 'tanh',
-                 norm: str | None = 'batch_norm', dropout: float = 0., norm_eval: bool = False,
-                 place: str = 'before_norm') -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation,
-                         groups, bias, padding_mode)
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] | str = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = 'zeros',
+        *,
+        lambda_init: float = 0.1,
+        lambda_per: str = 'channel',
+        hidden_ratio: float = 1.0,
+        depthwise_hidden_ratio: float = 1 / 6,
+        gate: str | None = 'tanh',
+        norm: str | None = 'batch_norm',
+        dropout: float = 0.0,
+        norm_eval: bool = False,
+        place: str = 'before_norm',
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+        )
         self.attention = ShiftBranch(
-            self.in_channels, hidden_units(self, hidden_ratio, depthwise_hidden_ratio),
-            self.out_channels, lambda_init, lambda_per, gate, norm, bias=norm is None,
-            dropout=dropout, norm_eval=norm_eval)
+            self.in_channels,
+            hidden_units(self, hidden_ratio, depthwise_hidden_ratio),
+            self.out_channels,
+            lambda_init,
+            lambda_per,
+            gate,
+            norm,
+            bias=norm is None,
+            dropout=dropout,
+            norm_eval=norm_eval,
+        )
         self.set_place(place)
 
     def combine(self, trunk: Tensor, attention: Tensor) -> Tensor:
@@ -135,14 +175,31 @@ class ShiftBalance2d(ShiftBranch):
         ValueError: If an argument is out of range or not one of its choices.
     """
 
-    def __init__(self, in_channels: int, hidden_channels: int | None = None,
-                 lambda_init: float = 0.1, lambda_per: str = 'channel',
-                 gate: str | None = 'tanh', norm: str | None = 'batch_norm', dropout: float = 0.,
-                 norm_eval: bool = False) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int | None = None,
+        lambda_init: float = 0.1,
+        lambda_per: str = 'channel',
+        gate: str | None = 'tanh',
+        norm: str | None = 'batch_norm',
+        dropout: float = 0.0,
+        norm_eval: bool = False,
+    ) -> None:
         positive_int('in_channels', in_channels)
         hidden_channels = in_channels if hidden_channels is None else hidden_channels
-        super().__init__(in_channels, hidden_channels, in_channels, lambda_init, lambda_per, gate,
-                         norm, bias=norm is None, dropout=dropout, norm_eval=norm_eval)
+        super().__init__(
+            in_channels,
+            hidden_channels,
+            in_channels,
+            lambda_init,
+            lambda_per,
+            gate,
+            norm,
+            bias=norm is None,
+            dropout=dropout,
+            norm_eval=norm_eval,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x + lambda A(x) for ``x`` of shape ``(N, in_channels, H, W)``."""

@@ -47,20 +47,47 @@ class SqueezeExciteConv2d(BranchedConv, Conv2d):
         ValueError: If an argument is out of range or not one of its choices.
     """
 
-    def __init__(self, in_channels: int, out_channels: int,
-                 kernel_size: int | tuple[int, int], stride: int | tuple[int, int] = 1,
-                 padding: int | tuple[int, int] | str = 0,
-                 dilation: int | tuple[int, int] = 1, groups: int = 1, bias: bool = True,
-                 padding_mode: str = 'zeros', *, hidden_ratio: float = 1.,
-                 depthwise_hidden_ratio: float = 1 / 6, gate: str | None = 'sigmoid',
-                 norm: str | None = 'batch_norm', dropout: float = 0., norm_eval: bool = False,
-                 place: str = 'before_norm') -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation,
-                         groups, bias, padding_mode)
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] | str = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = 'zeros',
+        *,
+        hidden_ratio: float = 1.0,
+        depthwise_hidden_ratio: float = 1 / 6,
+        gate: str | None = 'sigmoid',
+        norm: str | None = 'batch_norm',
+        dropout: float = 0.0,
+        norm_eval: bool = False,
+        place: str = 'before_norm',
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+        )
         self.attention = AttentionBranch(
-            self.in_channels, hidden_units(self, hidden_ratio, depthwise_hidden_ratio),
-            self.out_channels, gate, norm, bias=norm is None, dropout=dropout,
-            norm_eval=norm_eval)
+            self.in_channels,
+            hidden_units(self, hidden_ratio, depthwise_hidden_ratio),
+            self.out_channels,
+            gate,
+            norm,
+            bias=norm is None,
+            dropout=dropout,
+            norm_eval=norm_eval,
+        )
         # What a folded norm adds after the product; there is none before that.
         self.register_parameter('offset', None)
         self.set_place(place)
@@ -98,13 +125,28 @@ class SqueezeExcite2d(AttentionBranch):
         ValueError: If an argument is out of range or not one of its choices.
     """
 
-    def __init__(self, in_channels: int, hidden_channels: int | None = None,
-                 gate: str | None = 'sigmoid', norm: str | None = None, bias: bool = False,
-                 dropout: float = 0., norm_eval: bool = False) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int | None = None,
+        gate: str | None = 'sigmoid',
+        norm: str | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+        norm_eval: bool = False,
+    ) -> None:
         positive_int('in_channels', in_channels)
         hidden_channels = in_channels if hidden_channels is None else hidden_channels
-        super().__init__(in_channels, hidden_channels, in_channels, gate, norm,
-                         boolean('bias', bias), dropout, norm_eval)
+        super().__init__(
+            in_channels,
+            hidden_channels,
+            in_channels,
+            gate,
+            norm,
+            boolean('bias', bias),
+            dropout,
+            norm_eval,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return A(x) x for ``x`` of shape ``(N, in_channels, H, W)``."""

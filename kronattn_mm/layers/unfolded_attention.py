@@ -57,36 +57,56 @@ class TransformedAttention(nn.Module):
 
     spatial_dims: ClassVar[int]
 
-    def __init__(self, in_channels: int, transforms: str, residual: bool, zero_init: bool,
-                 coefficient_norm: str | None, key_channels: int | None,
-                 out_channels: int | None, query_dims: int, key_dims: int) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        transforms: str,
+        residual: bool,
+        zero_init: bool,
+        coefficient_norm: str | None,
+        key_channels: int | None,
+        out_channels: int | None,
+        query_dims: int,
+        key_dims: int,
+    ) -> None:
         super().__init__()
         self.in_channels = positive_int('in_channels', in_channels)
         if transforms not in _TRANSFORMS:
-            raise ValueError(f'transforms must be one of {", ".join(map(repr, _TRANSFORMS))}, '
-                             f'got {transforms!r}')
+            raise ValueError(
+                f'transforms must be one of {", ".join(map(repr, _TRANSFORMS))}, got {transforms!r}'
+            )
         if coefficient_norm not in (None, 'batch_norm'):
-            raise ValueError(f"coefficient_norm must be None or 'batch_norm', got "
-                             f'{coefficient_norm!r}')
+            raise ValueError(
+                f"coefficient_norm must be None or 'batch_norm', got {coefficient_norm!r}"
+            )
         self.transforms = transforms
         self.residual = boolean('residual', residual)
         self.zero_init = boolean('zero_init', zero_init)
         self.key_channels = positive_int(
-            'key_channels', in_channels if key_channels is None else key_channels)
+            'key_channels', in_channels if key_channels is None else key_channels
+        )
         self.out_channels = positive_int(
-            'out_channels', in_channels if out_channels is None else out_channels)
+            'out_channels', in_channels if out_channels is None else out_channels
+        )
         if 'q' not in transforms and self.key_channels != in_channels:
-            raise ValueError(f"key_channels={key_channels} needs transforms='qkv', got "
-                             f'{transforms!r}')
+            raise ValueError(
+                f"key_channels={key_channels} needs transforms='qkv', got {transforms!r}"
+            )
         if 'v' not in transforms and self.out_channels != in_channels:
-            raise ValueError(f'out_channels={out_channels} needs a transformation of the values, '
-                             f'got transforms={transforms!r}')
+            raise ValueError(
+                f'out_channels={out_channels} needs a transformation of the values, '
+                f'got transforms={transforms!r}'
+            )
         if residual and self.out_channels != in_channels:
-            raise ValueError(f'a residual needs as many output as input channels, got '
-                             f'out_channels={out_channels} and in_channels={in_channels}')
+            raise ValueError(
+                f'a residual needs as many output as input channels, got '
+                f'out_channels={out_channels} and in_channels={in_channels}'
+            )
         if residual and zero_init and 'v' not in transforms:
-            raise ValueError('zero_init makes the transformation of the values zero, and '
-                             f'transforms={transforms!r} has none; give zero_init=False')
+            raise ValueError(
+                'zero_init makes the transformation of the values zero, and '
+                f'transforms={transforms!r} has none; give zero_init=False'
+            )
         # The norm is registered before the convolutions: tools that fuse a convolution with the
         # norm registered after it would otherwise take it for the norm of the values.
         self.coefficient_norm = nn.BatchNorm2d(1) if coefficient_norm else None
@@ -136,8 +156,9 @@ class TransformedAttention(nn.Module):
         # Under autocast what passed a convolution is in half precision and what did not is not.
         dtype = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
         query, key, value = (part.flatten(2).to(dtype) for part in (query, key, value))
-        return dot_product_attention(query, key, value,
-                                     coefficient_transform=self._coefficient_transform())
+        return dot_product_attention(
+            query, key, value, coefficient_transform=self._coefficient_transform()
+        )
 
     def _coefficient_transform(self) -> Callable[[Tensor], Tensor] | None:
         return None if self.coefficient_norm is None else self._normalize_coefficients
@@ -148,9 +169,11 @@ class TransformedAttention(nn.Module):
         return norm(single).squeeze(1).to(coefficients.dtype)
 
     def extra_repr(self) -> str:
-        return (f'in_channels={self.in_channels}, transforms={self.transforms!r}, '
-                f'residual={self.residual}, zero_init={self.zero_init}, '
-                f'key_channels={self.key_channels}, out_channels={self.out_channels}')
+        return (
+            f'in_channels={self.in_channels}, transforms={self.transforms!r}, '
+            f'residual={self.residual}, zero_init={self.zero_init}, '
+            f'key_channels={self.key_channels}, out_channels={self.out_channels}'
+        )
 
 
 class UnfoldedAttention2d(TransformedAttention):
@@ -172,12 +195,28 @@ class UnfoldedAttention2d(TransformedAttention):
 
     spatial_dims = 2
 
-    def __init__(self, in_channels: int, pooling: bool = False, transforms: str = 'v',
-                 residual: bool = True, zero_init: bool = True,
-                 coefficient_norm: str | None = None, key_channels: int | None = None,
-                 out_channels: int | None = None) -> None:
-        super().__init__(in_channels, transforms, residual, zero_init, coefficient_norm,
-                         key_channels, out_channels, query_dims=2, key_dims=2)
+    def __init__(
+        self,
+        in_channels: int,
+        pooling: bool = False,
+        transforms: str = 'v',
+        residual: bool = True,
+        zero_init: bool = True,
+        coefficient_norm: str | None = None,
+        key_channels: int | None = None,
+        out_channels: int | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels,
+            transforms,
+            residual,
+            zero_init,
+            coefficient_norm,
+            key_channels,
+            out_channels,
+            query_dims=2,
+            key_dims=2,
+        )
         self.pooling = boolean('pooling', pooling)
         self.pool = nn.MaxPool2d(2, ceil_mode=True) if pooling else nn.Identity()
 

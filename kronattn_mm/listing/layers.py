@@ -12,14 +12,25 @@ from .. import layers
 
 # What mmcv brings that takes `in_channels` and keeps the shape, and its convolutions with weights
 # of the plain kind: name in the registry, module, class.
-_MMCV = (('NonLocal2d', 'mmcv.cnn.bricks', 'NonLocal2d'),
-         ('ContextBlock', 'mmcv.cnn.bricks', 'ContextBlock'),
-         ('GeneralizedAttention', 'mmcv.cnn.bricks', 'GeneralizedAttention'),
-         ('CrissCrossAttention', 'mmcv.ops', 'CrissCrossAttention'),
-         ('ConvAWS', 'mmcv.cnn.bricks', 'ConvAWS2d'))
+_MMCV = (
+    ('NonLocal2d', 'mmcv.cnn.bricks', 'NonLocal2d'),
+    ('ContextBlock', 'mmcv.cnn.bricks', 'ContextBlock'),
+    ('GeneralizedAttention', 'mmcv.cnn.bricks', 'GeneralizedAttention'),
+    ('CrissCrossAttention', 'mmcv.ops', 'CrissCrossAttention'),
+    ('ConvAWS', 'mmcv.cnn.bricks', 'ConvAWS2d'),
+)
 # What `convs` takes from the convolution that is replaced.
-_GEOMETRY = ('in_channels', 'out_channels', 'kernel_size', 'stride', 'padding', 'dilation',
-             'groups', 'bias', 'padding_mode')
+_GEOMETRY = (
+    'in_channels',
+    'out_channels',
+    'kernel_size',
+    'stride',
+    'padding',
+    'dilation',
+    'groups',
+    'bias',
+    'padding_mode',
+)
 REQUIRED = 'required'
 
 
@@ -87,22 +98,28 @@ def list_layers(names: Sequence[str] = ()) -> list[LayerEntry]:
 
 def _registered(name: str, known: dict[str, LayerEntry]) -> Any:
     from ..plugging.build import find_class
+
     try:
         return find_class(name, 'layer')
     except ValueError as error:
         near = difflib.get_close_matches(name.rpartition('.')[2], known, n=1)
         if not near:
             raise
-        raise ValueError(f'layer {name!r} is not registered; did you mean '
-                         f'{known[near[0]].type!r}?') from error
+        raise ValueError(
+            f'layer {name!r} is not registered; did you mean {known[near[0]].type!r}?'
+        ) from error
 
 
 def _entry(name: str, cls: Any) -> LayerEntry:
     arguments = _arguments(cls)
     use = 'convs' if any(argument.name == 'kernel_size' for argument in arguments) else 'insert'
-    found_out = _GEOMETRY if use == 'convs' else ('in_channels', )
-    return LayerEntry(name, use, _first_sentence(inspect.getdoc(cls) or ''),
-                      tuple(item for item in arguments if item.name not in found_out))
+    found_out = _GEOMETRY if use == 'convs' else ('in_channels',)
+    return LayerEntry(
+        name,
+        use,
+        _first_sentence(inspect.getdoc(cls) or ''),
+        tuple(item for item in arguments if item.name not in found_out),
+    )
 
 
 def _arguments(cls: Any) -> list[Argument]:
@@ -117,10 +134,12 @@ def _arguments(cls: Any) -> list[Argument]:
             if parameter.kind is parameter.VAR_KEYWORD:
                 passes_on = True
             elif parameter.name != 'self' and parameter.kind is not parameter.VAR_POSITIONAL:
-                default = REQUIRED if parameter.default is parameter.empty \
-                    else _python(parameter.default)
-                found.setdefault(parameter.name,
-                                 Argument(parameter.name, default, _kind(parameter.annotation)))
+                default = (
+                    REQUIRED if parameter.default is parameter.empty else _python(parameter.default)
+                )
+                found.setdefault(
+                    parameter.name, Argument(parameter.name, default, _kind(parameter.annotation))
+                )
         if not passes_on:
             break
     return list(found.values())

@@ -100,8 +100,9 @@ class PartPoints:
     problem: str = ''
 
 
-def list_points(model: nn.Module, config: dict[str, Any],
-                image_shape: tuple[int, int]) -> list[PartPoints]:
+def list_points(
+    model: nn.Module, config: dict[str, Any], image_shape: tuple[int, int]
+) -> list[PartPoints]:
     """List the insertion points of every part of a model.
 
     Args:
@@ -114,16 +115,22 @@ def list_points(model: nn.Module, config: dict[str, Any],
         ValueError: If the image is too small for the model.
     """
     if not hasattr(model, 'extract_feat'):
-        raise TypeError(f'{type(model).__name__} has no extract_feat; give a whole detector, '
-                        'segmenter or classifier')
+        raise TypeError(
+            f'{type(model).__name__} has no extract_feat; give a whole detector, '
+            'segmenter or classifier'
+        )
     # The smaller of the two must be large enough for several windows of attention.
     half = min(image_shape) >= 512
     other = tuple(side // 64 * 32 if half else 2 * side for side in image_shape)
     seen = _run(model, image_shape)
     second = _run(model, other, needed=False)
     with quiet():
-        return [_part_points(model, path, arguments, config.get('default_scope'), seen, second,
-                             image_shape) for path, arguments in _parts(model, config['model'])]
+        return [
+            _part_points(
+                model, path, arguments, config.get('default_scope'), seen, second, image_shape
+            )
+            for path, arguments in _parts(model, config['model'])
+        ]
 
 
 # ---------------------------------------------------------------- running the model
@@ -159,11 +166,11 @@ class _Watcher:
                 before.calls += 1
             if single and len(shapes[0]) > 1:
                 before.widths.add(shapes[0][1])
+
         return record
 
 
-def _run(model: nn.Module, image_shape: tuple[int, int], needed: bool = True
-         ) -> dict[str, _Output]:
+def _run(model: nn.Module, image_shape: tuple[int, int], needed: bool = True) -> dict[str, _Output]:
     """Run backbone, neck and dense heads on one image without data, or with it where that fails.
 
     Returns:
@@ -176,15 +183,19 @@ def _run(model: nn.Module, image_shape: tuple[int, int], needed: bool = True
     except Exception as error:  # foreign code may raise anything
         if not needed:
             return {}
-        raise ValueError(f'{type(model).__name__} cannot take an image of {image_shape[0]} x '
-                         f'{image_shape[1]}: {" ".join(str(error).split())}') from error
+        raise ValueError(
+            f'{type(model).__name__} cannot take an image of {image_shape[0]} x '
+            f'{image_shape[1]}: {" ".join(str(error).split())}'
+        ) from error
 
 
-def _run_on(model: nn.Module, image_shape: tuple[int, int], all_heads: bool
-            ) -> dict[str, _Output]:
+def _run_on(model: nn.Module, image_shape: tuple[int, int], all_heads: bool) -> dict[str, _Output]:
     watcher = _Watcher()
-    handles = [module.register_forward_hook(watcher.hook(path))
-               for path, module in model.named_modules() if path]
+    handles = [
+        module.register_forward_hook(watcher.hook(path))
+        for path, module in model.named_modules()
+        if path
+    ]
     parameter = next(model.parameters())
     image = torch.zeros(1, 3, *image_shape, device=parameter.device, dtype=parameter.dtype)
     try:
@@ -228,9 +239,15 @@ def _parts(model: nn.Module, config: Any, path: str = '') -> Iterator[tuple[str,
         yield from _parts(model, value, child)
 
 
-def _part_points(model: nn.Module, path: str, arguments: dict, scope: str | None,
-                 seen: dict[str, _Output], second: dict[str, _Output],
-                 image_shape: tuple[int, int]) -> PartPoints:
+def _part_points(
+    model: nn.Module,
+    path: str,
+    arguments: dict,
+    scope: str | None,
+    seen: dict[str, _Output],
+    second: dict[str, _Output],
+    image_shape: tuple[int, int],
+) -> PartPoints:
     module = model.get_submodule(path)
     kind = arguments['type']
     plugged = isinstance(kind, str) and kind.rpartition('.')[2] == 'Plugged'
@@ -238,10 +255,16 @@ def _part_points(model: nn.Module, path: str, arguments: dict, scope: str | None
     if '.' not in base and scope is not None:
         base = f'{scope}.{base}'
     result = PartPoints(path, base, convs=_conv_groups(module))
-    own = {name[len(path) + 1:]: output for name, output in seen.items()
-           if name.startswith(path + '.')}
-    again = {name[len(path) + 1:]: output for name, output in second.items()
-             if name.startswith(path + '.')} or None
+    own = {
+        name[len(path) + 1 :]: output
+        for name, output in seen.items()
+        if name.startswith(path + '.')
+    }
+    again = {
+        name[len(path) + 1 :]: output
+        for name, output in second.items()
+        if name.startswith(path + '.')
+    } or None
     strided = True
     if path in seen:
         own[''] = seen[path]
@@ -253,22 +276,27 @@ def _part_points(model: nn.Module, path: str, arguments: dict, scope: str | None
             return result
         strided = False
     image = image_shape if strided else None
-    taken = {(item.path, item.index): type(item.layer).__name__
-             for item in _insertions(module).values()}
+    taken = {
+        (item.path, item.index): type(item.layer).__name__ for item in _insertions(module).values()
+    }
     result.words = list(_words(module, arguments, own, image, taken))
-    result.paths = _grouped([_entry(name, type(child).__name__, own[name], image,
-                                    taken.get((name, None), ''))
-                             for name, child in module.named_modules()
-                             if _is_place(module, name, child, own, again)],
-                            [name for name, _ in module.named_modules() if name])
+    result.paths = _grouped(
+        [
+            _entry(name, type(child).__name__, own[name], image, taken.get((name, None), ''))
+            for name, child in module.named_modules()
+            if _is_place(module, name, child, own, again)
+        ],
+        [name for name, _ in module.named_modules() if name],
+    )
     if not result.words and not result.paths:
         result.problem = 'nothing in it returns one feature map'
     result.paste = _paste(result)
     return result
 
 
-def _probe(module: nn.Module, arguments: dict
-           ) -> tuple[dict[str, _Output], dict[str, _Output] | None]:
+def _probe(
+    module: nn.Module, arguments: dict
+) -> tuple[dict[str, _Output], dict[str, _Output] | None]:
     """Run a part by itself, as ``Plugged`` does: heads of a second stage work on regions."""
     paths = [path for path, _ in module.named_modules()]
     runs = []
@@ -281,9 +309,14 @@ def _probe(module: nn.Module, arguments: dict
             raise
         except ValueError as error:
             raise ProbeError(str(error)) from error
-        runs.append({path: _Output([shape], True, widths={shape[1]} if len(shape) > 1 else set())
-                     if isinstance(shape, tuple) else _Output(shape, False)
-                     for path, shape in shapes.items()})
+        runs.append(
+            {
+                path: _Output([shape], True, widths={shape[1]} if len(shape) > 1 else set())
+                if isinstance(shape, tuple)
+                else _Output(shape, False)
+                for path, shape in shapes.items()
+            }
+        )
     return runs[0], runs[1]
 
 
@@ -292,12 +325,22 @@ def _insertions(module: nn.Module) -> dict[str, Any]:
     return container.insertions if isinstance(container, Insertions) else {}
 
 
-def _words(module: nn.Module, arguments: dict, own: dict[str, _Output],
-           image: tuple[int, int] | None, taken: dict) -> Iterator[PointEntry]:
+def _words(
+    module: nn.Module,
+    arguments: dict,
+    own: dict[str, _Output],
+    image: tuple[int, int] | None,
+    taken: dict,
+) -> Iterator[PointEntry]:
     for number, path in enumerate(residual_stages(module), 1):
         if path in own and own[path].single:
-            yield _entry(f'res{number}', type(module.get_submodule(path)).__name__,
-                         own[path], image, taken.get((path, None), ''))
+            yield _entry(
+                f'res{number}',
+                type(module.get_submodule(path)).__name__,
+                own[path],
+                image,
+                taken.get((path, None), ''),
+            )
     outputs = own.get('')
     if outputs is None or outputs.single:
         return
@@ -307,12 +350,18 @@ def _words(module: nn.Module, arguments: dict, own: dict[str, _Output],
         if shape is None or len(shape) < 3 or shape[0] != 1:
             continue
         word = f'fpn{index + 1}' if is_neck else f'out{index}'
-        yield PointEntry(word, '', shape, _stride(shape, image), 1, outputs.calls,
-                         taken.get(('', index), ''))
+        yield PointEntry(
+            word, '', shape, _stride(shape, image), 1, outputs.calls, taken.get(('', index), '')
+        )
 
 
-def _is_place(module: nn.Module, path: str, child: nn.Module, own: dict[str, _Output],
-              again: dict[str, _Output] | None) -> bool:
+def _is_place(
+    module: nn.Module,
+    path: str,
+    child: nn.Module,
+    own: dict[str, _Output],
+    again: dict[str, _Output] | None,
+) -> bool:
     """Whether ``Plugged`` takes this path: one map of one width with channels first, kept."""
     output = own.get(path)
     if not path or _is_ours(module, path) or output is None or not output.single:
@@ -341,8 +390,9 @@ def _is_ours(module: nn.Module, path: str) -> bool:
     return any(path == name or path.startswith(f'{name}.') for name in inside)
 
 
-def _entry(at: str, layer: str, output: _Output, image: tuple[int, int] | None,
-           taken: str) -> PointEntry:
+def _entry(
+    at: str, layer: str, output: _Output, image: tuple[int, int] | None, taken: str
+) -> PointEntry:
     shape = output.shapes[0]
     return PointEntry(at, layer, shape, _stride(shape, image), 1, output.calls, taken)
 
@@ -356,7 +406,7 @@ def _stride(shape: Sequence[int], image: tuple[int, int] | None) -> tuple[int, .
 def _ratio(side: int, own: int) -> int:
     """The stride that made ``own`` of ``side`` by rounding up or down at each halving."""
     ratio = side / own
-    power = 2**round(math.log2(ratio))
+    power = 2 ** round(math.log2(ratio))
     # An odd side is rounded at each step, so that 800 / 13 is a stride of 64.
     return power if side // power <= own <= -(-side // power) else max(1, round(ratio))
 
@@ -365,8 +415,14 @@ def _grouped(entries: list[PointEntry], paths: list[str]) -> list[PointEntry]:
     """Put places of one kind together where a pattern names them and nothing else."""
     groups: dict[tuple, list[PointEntry]] = {}
     for entry in entries:
-        key = (_starred(entry.at), entry.layer, entry.shape, entry.calls, entry.taken,
-               entry.at.partition('.')[0])
+        key = (
+            _starred(entry.at),
+            entry.layer,
+            entry.shape,
+            entry.calls,
+            entry.taken,
+            entry.at.partition('.')[0],
+        )
         groups.setdefault(key, []).append(entry)
     result = []
     for group in groups.values():
@@ -376,8 +432,17 @@ def _grouped(entries: list[PointEntry], paths: list[str]) -> list[PointEntry]:
             result += group
         else:
             first = group[0]
-            result.append(PointEntry(word, first.layer, first.shape, first.stride, len(group),
-                                     first.calls, first.taken))
+            result.append(
+                PointEntry(
+                    word,
+                    first.layer,
+                    first.shape,
+                    first.stride,
+                    len(group),
+                    first.calls,
+                    first.taken,
+                )
+            )
     return result
 
 
@@ -386,16 +451,21 @@ def _word_for(names: list[str], paths: list[str]) -> str | None:
     if len(names) == 1:
         return names[0]
     stems = {name.rstrip('0123456789') for name in names}
-    numbers = [name[len(name.rstrip('0123456789')):] for name in names]
+    numbers = [name[len(name.rstrip('0123456789')) :] for name in names]
     if len(stems) == 1 and all(numbers):
         stem, values = stems.pop(), [int(number) for number in numbers]
         if values == list(range(values[0], values[0] + len(values))):
             return f'{stem}{values[0]}-{values[-1]}'
     first, rest = names[0].split('.'), [name.split('.') for name in names[1:]]
-    pattern = '.'.join(part if all(other[place] == part for other in rest) else '*'
-                       for place, part in enumerate(first))
-    found = [path for path in paths if path.count('.') == pattern.count('.')
-             and fnmatch.fnmatchcase(path, pattern)]
+    pattern = '.'.join(
+        part if all(other[place] == part for other in rest) else '*'
+        for place, part in enumerate(first)
+    )
+    found = [
+        path
+        for path in paths
+        if path.count('.') == pattern.count('.') and fnmatch.fnmatchcase(path, pattern)
+    ]
     return pattern if found == names else None
 
 
@@ -405,27 +475,45 @@ def _starred(path: str) -> str:
 
 def _conv_groups(module: nn.Module) -> list[ConvGroup]:
     """Convolutions that can be replaced, by patterns in which ``*`` may stand for dots too."""
-    every = {path: child for path, child in module.named_modules()
-             if isinstance(child, _ConvNd) and not isinstance(child, _ConvTransposeNd)}
-    convs = {path: conv for path, conv in every.items()
-             if 'attention' not in path.split('.')
-             and not set(conv.state_dict()) - {'weight', 'bias'}
-             and not conv._forward_hooks and not conv._forward_pre_hooks}
+    every = {
+        path: child
+        for path, child in module.named_modules()
+        if isinstance(child, _ConvNd) and not isinstance(child, _ConvTransposeNd)
+    }
+    convs = {
+        path: conv
+        for path, conv in every.items()
+        if 'attention' not in path.split('.')
+        and not set(conv.state_dict()) - {'weight', 'bias'}
+        and not conv._forward_hooks
+        and not conv._forward_pre_hooks
+    }
     groups: dict[str, list[str]] = {}
     for path in convs:
         groups.setdefault(_starred(path), []).append(path)
     result = []
     for pattern, paths in groups.items():
-        named = [path for path in every if fnmatch.fnmatchcase(path, pattern)
-                 or path.startswith(pattern + '.')]
-        for word, members in ([(pattern, paths)] if named == paths and len(paths) > 1
-                              else [(path, [path]) for path in paths]):
+        named = [
+            path
+            for path in every
+            if fnmatch.fnmatchcase(path, pattern) or path.startswith(pattern + '.')
+        ]
+        for word, members in (
+            [(pattern, paths)]
+            if named == paths and len(paths) > 1
+            else [(path, [path]) for path in paths]
+        ):
             chosen = [convs[path] for path in members]
-            result.append(ConvGroup(
-                word, len(chosen), tuple(sorted({conv.kernel_size for conv in chosen})),
-                _range(conv.in_channels for conv in chosen),
-                _range(conv.out_channels for conv in chosen),
-                all(conv.groups == conv.in_channels > 1 for conv in chosen)))
+            result.append(
+                ConvGroup(
+                    word,
+                    len(chosen),
+                    tuple(sorted({conv.kernel_size for conv in chosen})),
+                    _range(conv.in_channels for conv in chosen),
+                    _range(conv.out_channels for conv in chosen),
+                    all(conv.groups == conv.in_channels > 1 for conv in chosen),
+                )
+            )
     return result
 
 
@@ -441,22 +529,29 @@ def _paste(part: PartPoints) -> str:
     if 'res4' in stages:
         at = 'res3-4'
     elif len(words) > len(stages) + 1:
-        outputs = words[len(stages):]
+        outputs = words[len(stages) :]
         first, last = outputs[0], outputs[-1]
-        at = f'{first}-{last[3:]}' if outputs == [f'{first[:3]}{number}' for number in range(
-            int(first[3:]), int(last[3:]) + 1)] else '+'.join(outputs)
+        at = (
+            f'{first}-{last[3:]}'
+            if outputs
+            == [f'{first[:3]}{number}' for number in range(int(first[3:]), int(last[3:]) + 1)]
+            else '+'.join(outputs)
+        )
     elif words:
         at = words[-1]
     elif part.paths:
         # The last block of the largest maps, not an output layer.
         blocks = [entry for entry in part.paths if entry.layer == 'ConvModule'] or part.paths
         size = max((math.prod(entry.shape[2:]), entry.channels) for entry in blocks)
-        last = [entry for entry in blocks
-                if (math.prod(entry.shape[2:]), entry.channels) == size][-1]
+        last = [entry for entry in blocks if (math.prod(entry.shape[2:]), entry.channels) == size][
+            -1
+        ]
         at = split_points(last.at)[-1]
     else:
         return ''
     name = part.part.rpartition('.')[2]
     own = f'{name}=' if not name.isdigit() else ''
-    return (f"{own}dict(type='kronattn_mm.Plugged', base={part.base!r},\n"
-            f'    insert=[dict(at={at!r},\n                 layer={_LAYER})])')
+    return (
+        f"{own}dict(type='kronattn_mm.Plugged', base={part.base!r},\n"
+        f'    insert=[dict(at={at!r},\n                 layer={_LAYER})])'
+    )

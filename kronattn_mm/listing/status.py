@@ -30,18 +30,40 @@ def status_text(model: nn.Module, image_shape: tuple[int, int] | None = None) ->
     trains = f'{trained:,} are trained ({trained / max(total, 1):.2%})'
     if not rows:
         return f'nothing is inserted; of {total:,} parameters {trains}'
-    return (f'{status_table(rows)}\n{len(rows)} inserted, {added:,} of {total:,} parameters '
-            f'({added / max(total, 1):.2%}); {trains}')
+    return (
+        f'{status_table(rows)}\n{len(rows)} inserted, {added:,} of {total:,} parameters '
+        f'({added / max(total, 1):.2%}); {trains}'
+    )
 
 
 def status_table(rows: Sequence[AttentionStatus]) -> str:
     """Lay out status rows; without shapes, the channels stand in their place."""
     shapes = any(row.shape is not None for row in rows)
-    header = ['point', 'layer', 'feature map' if shapes else 'channels', 'params', 'MACs',
-              'share', 'state', 'trained', 'norms']
-    body = [[row.name, row.layer, _map(row), quantity(row.parameters),
-             _NONE if row.macs is None else quantity(row.macs), f'{row.share:.2%}', _state(row),
-             row.trainable, _norms(row)] for row in rows]
+    header = [
+        'point',
+        'layer',
+        'feature map' if shapes else 'channels',
+        'params',
+        'MACs',
+        'share',
+        'state',
+        'trained',
+        'norms',
+    ]
+    body = [
+        [
+            row.name,
+            row.layer,
+            _map(row),
+            quantity(row.parameters),
+            _NONE if row.macs is None else quantity(row.macs),
+            f'{row.share:.2%}',
+            _state(row),
+            row.trainable,
+            _norms(row),
+        ]
+        for row in rows
+    ]
     if not shapes:
         header.remove('MACs')
         body = [line[:4] + line[5:] for line in body]
@@ -50,9 +72,11 @@ def status_table(rows: Sequence[AttentionStatus]) -> str:
 
 def state_table(rows: Sequence[AttentionStatus]) -> str:
     """Lay out the states alone: on or off, trained or frozen, and how norms run."""
-    return plain_table(['point', 'state', 'trained', 'norms'],
-                       [[row.name, _state(row), row.trainable, _norms(row)] for row in rows],
-                       left=4)
+    return plain_table(
+        ['point', 'state', 'trained', 'norms'],
+        [[row.name, _state(row), row.trainable, _norms(row)] for row in rows],
+        left=4,
+    )
 
 
 def _norms(row: AttentionStatus) -> str:

@@ -10,6 +10,12 @@ from .kronecker import axis_averages, outer_sum
 from .mixed_conv import mix_kernels, pointwise_convolution_by_image
 
 __all__ = [
-    'axis_averages', 'dot_product_attention', 'efficient_attention', 'mix_kernels', 'outer_sum',
-    'pointwise_convolution_by_image', 'template_maps', 'use_backend'
+    'axis_averages',
+    'dot_product_attention',
+    'efficient_attention',
+    'mix_kernels',
+    'outer_sum',
+    'pointwise_convolution_by_image',
+    'template_maps',
+    'use_backend',
 ]

@@ -12,8 +12,10 @@ NORMALIZATIONS = ('softmax', 'scaling')
 def check_normalization(normalization: str) -> None:
     """Raise ValueError unless ``normalization`` is one that the operators know."""
     if normalization not in NORMALIZATIONS:
-        raise ValueError(f'normalization must be one of {", ".join(map(repr, NORMALIZATIONS))}, '
-                         f'got {normalization!r}')
+        raise ValueError(
+            f'normalization must be one of {", ".join(map(repr, NORMALIZATIONS))}, '
+            f'got {normalization!r}'
+        )
 
 
 def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, normalization: str) -> None:
@@ -29,11 +31,15 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, normalizat
             kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
             raise TypeError(f'{name} must be a floating-point tensor, got {kind}')
         if tensor.dim() < 2:
-            raise ValueError(f'{name} must have at least the dimensions (channels, positions), '
-                             f'got shape {tuple(tensor.shape)}')
+            raise ValueError(
+                f'{name} must have at least the dimensions (channels, positions), '
+                f'got shape {tuple(tensor.shape)}'
+            )
         if tensor.dtype != query.dtype:
-            raise TypeError(f'query, key and value must have one dtype, got {query.dtype}, '
-                            f'{key.dtype} and {value.dtype}')
+            raise TypeError(
+                f'query, key and value must have one dtype, got {query.dtype}, '
+                f'{key.dtype} and {value.dtype}'
+            )
     shapes = f'query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}'
     if query.shape[-2] != key.shape[-2]:
         raise ValueError(f'query and key must have the same number of channels, got {shapes}')

@@ -22,10 +22,13 @@ _SPLIT_BYTES = 1 << 23
 _BLOCK_BYTES = 1 << 20
 
 
-def dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
-                          normalization: str = 'softmax',
-                          coefficient_transform: Callable[[Tensor], Tensor] | None = None
-                          ) -> Tensor:
+def dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    normalization: str = 'softmax',
+    coefficient_transform: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
     """Let every query position gather the values, weighted by its similarity with every key.
 
     The paper keeps tokens in rows, ``D = rho(Q K^T) V``; here they are in the last dimension, as a
@@ -55,18 +58,25 @@ def dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
         if dtype in (torch.float16, torch.bfloat16):
             query, key, value = query.float(), key.float(), value.float()
         if normalization == 'scaling':
-            scale = key.shape[-1]**-0.5  # not math.sqrt, which would fix n in an exported graph
+            scale = key.shape[-1] ** -0.5  # not math.sqrt, which would fix n in an exported graph
             query, key = query * scale, key * scale
         block = query.shape[-1]
         if coefficient_transform is None and _may_split(query, key, value):
             block = _queries_at_once(query, key)
-        parts = [_attend(part, key, value, normalization, coefficient_transform)
-                 for part in (query.split(block, dim=-1) if block < query.shape[-1] else [query])]
+        parts = [
+            _attend(part, key, value, normalization, coefficient_transform)
+            for part in (query.split(block, dim=-1) if block < query.shape[-1] else [query])
+        ]
         return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)).to(dtype)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, normalization: str,
-            coefficient_transform: Callable[[Tensor], Tensor] | None) -> Tensor:
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    normalization: str,
+    coefficient_transform: Callable[[Tensor], Tensor] | None,
+) -> Tensor:
     similarity = query.transpose(-2, -1) @ key
     if coefficient_transform is not None:
         similarity = coefficient_transform(similarity)
@@ -85,8 +95,9 @@ def _may_split(query: Tensor, key: Tensor, value: Tensor) -> bool:
         return False
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
-    return not (torch.is_grad_enabled()
-                and any(tensor.requires_grad for tensor in (query, key, value)))
+    return not (
+        torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    )
 
 
 def _queries_at_once(query: Tensor, key: Tensor) -> int:

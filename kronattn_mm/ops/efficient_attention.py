@@ -18,8 +18,9 @@ from torch import Tensor
 from .checks import check_attention_inputs, without_autocast
 
 
-def efficient_attention(query: Tensor, key: Tensor, value: Tensor,
-                        normalization: str = 'softmax') -> Tensor:
+def efficient_attention(
+    query: Tensor, key: Tensor, value: Tensor, normalization: str = 'softmax'
+) -> Tensor:
     """Gather the values into ``d_k`` global context vectors and mix those for every query.
 
     The paper keeps tokens in rows, ``E = rho_q(Q) (rho_k(K)^T V)``; here they are in the last
@@ -50,7 +51,7 @@ def efficient_attention(query: Tensor, key: Tensor, value: Tensor,
             # number, so the weights stay in float32 until they have been summed over.
             query, key, value = query.float(), key.float(), value.float()
         if normalization == 'scaling':
-            scale = key.shape[-1]**-0.5  # not math.sqrt, which would fix n in an exported graph
+            scale = key.shape[-1] ** -0.5  # not math.sqrt, which would fix n in an exported graph
             context = (value * scale) @ (key * scale).transpose(-2, -1)
         else:
             query = query.softmax(dim=-2)
@@ -73,5 +74,5 @@ def template_maps(key: Tensor, normalization: str = 'softmax') -> Tensor:
     if key.dtype in (torch.float16, torch.bfloat16):
         key = key.float()
     if normalization == 'scaling':
-        return key * key.shape[-1]**-0.5
+        return key * key.shape[-1] ** -0.5
     return key.softmax(dim=-1)

@@ -38,8 +38,9 @@ def axis_averages(x: Tensor) -> Tensor:
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(f'x must be a floating-point tensor, got {kind}')
     if x.dim() < 3:
-        raise ValueError(f'x must have the dimensions (batch, channels, *spatial), got shape '
-                         f'{tuple(x.shape)}')
+        raise ValueError(
+            f'x must have the dimensions (batch, channels, *spatial), got shape {tuple(x.shape)}'
+        )
     axes = range(2, x.dim())
     blocks = []
     for kept in reversed(axes):
@@ -65,8 +66,10 @@ def outer_sum(o: Tensor, spatial_shape: Sequence[int]) -> Tensor:
     """
     spatial_shape = tuple(spatial_shape)
     if o.dim() != 3 or o.shape[-1] != sum(spatial_shape):
-        raise ValueError(f'o must have the shape (batch, channels, {sum(spatial_shape)}) for a map '
-                         f'of {" x ".join(map(str, spatial_shape))}, got {tuple(o.shape)}')
+        raise ValueError(
+            f'o must have the shape (batch, channels, {sum(spatial_shape)}) for a map '
+            f'of {" x ".join(map(str, spatial_shape))}, got {tuple(o.shape)}'
+        )
     blocks = o.split(spatial_shape[::-1], dim=-1)
     total = None
     for axis, block in enumerate(reversed(blocks)):

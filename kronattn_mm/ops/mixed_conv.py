@@ -26,10 +26,15 @@ def mix_kernels(coefficients: Tensor, kernels: Tensor) -> Tensor:
         ValueError: If the numbers of kernels differ.
     """
     if coefficients.dim() != 2 or coefficients.shape[1] != kernels.shape[0]:
-        raise ValueError(f'coefficients must be (N, {kernels.shape[0]}) for {kernels.shape[0]} '
-                         f'kernels, got {tuple(coefficients.shape)}')
-    return (coefficients @ kernels.flatten(1)).unflatten(1, kernels.shape[1:]) \
-        if kernels.dim() > 2 else coefficients @ kernels
+        raise ValueError(
+            f'coefficients must be (N, {kernels.shape[0]}) for {kernels.shape[0]} '
+            f'kernels, got {tuple(coefficients.shape)}'
+        )
+    return (
+        (coefficients @ kernels.flatten(1)).unflatten(1, kernels.shape[1:])
+        if kernels.dim() > 2
+        else coefficients @ kernels
+    )
 
 
 def pointwise_convolution_by_image(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -51,11 +51,14 @@ class Projections(NamedTuple):
     reprojection_bias: Tensor  # (d,)
 
 
-def regrouped_cost(positions: int, channels: int, key_channels: int, value_channels: int,
-                   num_heads: int = 1) -> int:
+def regrouped_cost(
+    positions: int, channels: int, key_channels: int, value_channels: int, num_heads: int = 1
+) -> int:
     """Return the multiply-accumulates of :func:`regrouped_attention` for one image."""
-    return (4 * positions * channels * key_channels
-            + 2 * channels * key_channels * value_channels // num_heads)
+    return (
+        4 * positions * channels * key_channels
+        + 2 * channels * key_channels * value_channels // num_heads
+    )
 
 
 def may_regroup(x: Tensor) -> bool:
@@ -68,12 +71,16 @@ def may_regroup(x: Tensor) -> bool:
         return False
     if x.dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled(x.device.type):
         return False
-    return not (torch.compiler.is_compiling() or torch.jit.is_tracing()
-                or torch._C._are_functorch_transforms_active())
+    return not (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+    )
 
 
-def regrouped_attention(x: Tensor, projections: Projections, num_heads: int,
-                        normalization: str, tile: int | None = None) -> Tensor:
+def regrouped_attention(
+    x: Tensor, projections: Projections, num_heads: int, normalization: str, tile: int | None = None
+) -> Tensor:
     """Return x plus its reprojected efficient attention.
 
     Args:
@@ -97,10 +104,10 @@ def regrouped_attention(x: Tensor, projections: Projections, num_heads: int,
 
 
 class _Block(torch.autograd.Function):
-
     @staticmethod
-    def forward(ctx: Any, x: Tensor, num_heads: int, normalization: str, tile: int,
-                *weights: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, num_heads: int, normalization: str, tile: int, *weights: Tensor
+    ) -> Tensor:
         projections = Projections(*weights)
         out, *gathered = _forward(x, projections, num_heads, normalization, tile)
         ctx.save_for_backward(x, *gathered, *weights)
@@ -117,20 +124,33 @@ class _Block(torch.autograd.Function):
         dx = _empty_like(x)
         images = zip(_tokens(x), inputs, log_sums, sums, _tokens(grad), _tokens(dx), strict=True)
         for tokens, gathered, log_sum, sum_, dy, out in images:
-            _backward_of_image(tokens, gathered, log_sum, sum_, dy, out, projections, grads,
-                               num_heads, normalization, tile)
+            _backward_of_image(
+                tokens,
+                gathered,
+                log_sum,
+                sum_,
+                dy,
+                out,
+                projections,
+                grads,
+                num_heads,
+                normalization,
+                tile,
+            )
         return dx if ctx.needs_input_grad[0] else None, None, None, None, *grads
 
 
-def _forward(x: Tensor, projections: Projections, num_heads: int, normalization: str,
-             tile: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _forward(
+    x: Tensor, projections: Projections, num_heads: int, normalization: str, tile: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the block's output and, image by image, A, log-sum-exp and s of the key maps."""
     out = _empty_like(x)
     batch, keys = x.shape[0], projections.keys.shape[0]
     inputs = x.new_empty(batch, x.shape[1], keys)
     log_sums, sums = x.new_zeros(batch, keys), x.new_ones(batch, keys)
-    for tokens, result, gathered, log_sum, sum_ in zip(_tokens(x), _tokens(out), inputs, log_sums,
-                                                       sums, strict=True):
+    for tokens, result, gathered, log_sum, sum_ in zip(
+        _tokens(x), _tokens(out), inputs, log_sums, sums, strict=True
+    ):
         if normalization == 'softmax':
             log_sum.copy_(_gather_by_softmax(tokens, projections, gathered, tile))
         else:
@@ -143,8 +163,9 @@ def _forward(x: Tensor, projections: Projections, num_heads: int, normalization:
     return out, inputs, log_sums, sums
 
 
-def _gather_by_softmax(tokens: Tensor, projections: Projections, gathered: Tensor,
-                       tile: int) -> Tensor:
+def _gather_by_softmax(
+    tokens: Tensor, projections: Projections, gathered: Tensor, tile: int
+) -> Tensor:
     """Write A into ``gathered``; return the log-sum-exp of each key channel over positions."""
     maximum = total = None
     for part in _tiles(tokens, tile):
@@ -163,8 +184,9 @@ def _gather_by_softmax(tokens: Tensor, projections: Projections, gathered: Tenso
     return maximum.add_(total.log_())[:, 0]
 
 
-def _gather_by_scaling(tokens: Tensor, projections: Projections, gathered: Tensor,
-                       tile: int) -> Tensor:
+def _gather_by_scaling(
+    tokens: Tensor, projections: Projections, gathered: Tensor, tile: int
+) -> Tensor:
     """Write A into ``gathered``; return the sum of each key channel over positions.
 
     Both factors 1/sqrt(n) stand here, so the numbers are averages.
@@ -179,11 +201,14 @@ def _gather_by_scaling(tokens: Tensor, projections: Projections, gathered: Tenso
     return total
 
 
-def _mixing(gathered: Tensor, sum_: Tensor, projections: Projections, num_heads: int,
-            normalization: str) -> tuple[Tensor, Tensor | None]:
+def _mixing(
+    gathered: Tensor, sum_: Tensor, projections: Projections, num_heads: int, normalization: str
+) -> tuple[Tensor, Tensor | None]:
     """Return M, ``(d, d_k)``, and the bias ``(d, 1)`` that is still to be added, if any."""
-    blocks = [reprojection @ context for reprojection, context, _ in
-              _heads(gathered, sum_, projections, num_heads)]
+    blocks = [
+        reprojection @ context
+        for reprojection, context, _ in _heads(gathered, sum_, projections, num_heads)
+    ]
     mixing = torch.cat(blocks, dim=1) if num_heads > 1 else blocks[0]
     bias = projections.reprojection_bias[:, None]
     if normalization == 'softmax':
@@ -191,21 +216,26 @@ def _mixing(gathered: Tensor, sum_: Tensor, projections: Projections, num_heads:
     return mixing, bias
 
 
-def _heads(gathered: Tensor, sum_: Tensor, projections: Projections,
-           num_heads: int) -> Iterator[tuple[Tensor, Tensor, tuple[slice, slice]]]:
+def _heads(
+    gathered: Tensor, sum_: Tensor, projections: Projections, num_heads: int
+) -> Iterator[tuple[Tensor, Tensor, tuple[slice, slice]]]:
     """Each head's columns of the reprojection, context ``(d_v, d_k)``, and channel ranges."""
     keys = projections.keys.shape[0] // num_heads
     values = projections.values.shape[0] // num_heads
     for head in range(num_heads):
         key = slice(head * keys, (head + 1) * keys)
         value = slice(head * values, (head + 1) * values)
-        context = torch.addmm(torch.outer(projections.value_bias[value], sum_[key]),
-                              projections.values[value], gathered[:, key])
+        context = torch.addmm(
+            torch.outer(projections.value_bias[value], sum_[key]),
+            projections.values[value],
+            gathered[:, key],
+        )
         yield projections.reprojection[:, value], context, (key, value)
 
 
-def _query_tiles(tokens: Tensor, projections: Projections, num_heads: int, normalization: str,
-                 tile: int) -> Iterator[tuple[slice, Tensor]]:
+def _query_tiles(
+    tokens: Tensor, projections: Projections, num_heads: int, normalization: str, tile: int
+) -> Iterator[tuple[slice, Tensor]]:
     """Each tile and its normalised queries ``(d_k, tile)``; a scaled one has no factor here."""
     for part in _tiles(tokens, tile):
         query = torch.addmm(projections.query_bias[:, None], projections.queries, tokens[:, part])
@@ -216,9 +246,19 @@ def _query_tiles(tokens: Tensor, projections: Projections, num_heads: int, norma
         yield part, query
 
 
-def _backward_of_image(tokens: Tensor, gathered: Tensor, log_sum: Tensor, sum_: Tensor, dy: Tensor,
-                       dx: Tensor, projections: Projections, grads: Projections, num_heads: int,
-                       normalization: str, tile: int) -> None:
+def _backward_of_image(
+    tokens: Tensor,
+    gathered: Tensor,
+    log_sum: Tensor,
+    sum_: Tensor,
+    dy: Tensor,
+    dx: Tensor,
+    projections: Projections,
+    grads: Projections,
+    num_heads: int,
+    normalization: str,
+    tile: int,
+) -> None:
     """Write the gradient of the tokens into ``dx`` and add those of the weights to ``grads``."""
     softmax = normalization == 'softmax'
     mixing, _ = _mixing(gathered, sum_, projections, num_heads, normalization)
@@ -251,8 +291,9 @@ def _backward_of_image(tokens: Tensor, gathered: Tensor, log_sum: Tensor, sum_: 
             d_key = torch.mm(d_gathered.T, tokens[:, part]).sub_(average).mul_(weight)
         else:
             scale = 1 / tokens.shape[1]
-            weight = torch.addmm(projections.key_bias[:, None], projections.keys,
-                                 tokens[:, part]).mul_(scale)
+            weight = torch.addmm(
+                projections.key_bias[:, None], projections.keys, tokens[:, part]
+            ).mul_(scale)
             d_key = torch.addmm(d_sum[:, None], d_gathered.T, tokens[:, part]).mul_(scale)
             grads.key_bias.add_(d_key.sum(1))
         grads.keys.addmm_(d_key, tokens[:, part].T)

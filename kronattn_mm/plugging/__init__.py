@@ -17,7 +17,21 @@ from .status import (
 from .switching import attention_disabled, attention_scaled
 
 __all__ = [
-    'AttentionStatus', 'Insertion', 'Plugged', 'Point', 'attention_disabled', 'attention_scaled',
-    'attention_status', 'fused', 'inserted_layers', 'insertion_shapes', 'plug', 'replaced_convs',
-    'replacements', 'resolve_points', 'split_points', 'switches', 'unplug'
+    'AttentionStatus',
+    'Insertion',
+    'Plugged',
+    'Point',
+    'attention_disabled',
+    'attention_scaled',
+    'attention_status',
+    'fused',
+    'inserted_layers',
+    'insertion_shapes',
+    'plug',
+    'replaced_convs',
+    'replacements',
+    'resolve_points',
+    'split_points',
+    'switches',
+    'unplug',
 ]

@@ -27,11 +27,16 @@ class SumAfterNorm:
     """
 
     def __init__(self, module: nn.Module, name: str, replacement: Any) -> None:
-        if (getattr(module, 'order', None) != ('conv', 'norm', 'act') or name != 'conv'
-                or not getattr(module, 'with_norm', False)):
-            raise ValueError("place='after_norm' needs a ConvModule of a convolution, a norm and "
-                             'an activation, in this order; the convolution is '
-                             f'{name!r} of a {type(module).__name__}')
+        if (
+            getattr(module, 'order', None) != ('conv', 'norm', 'act')
+            or name != 'conv'
+            or not getattr(module, 'with_norm', False)
+        ):
+            raise ValueError(
+                "place='after_norm' needs a ConvModule of a convolution, a norm and "
+                'an activation, in this order; the convolution is '
+                f'{name!r} of a {type(module).__name__}'
+            )
         self.replacement = replacement
         self.activates = module.with_activation
         module.with_activation = False

@@ -89,14 +89,21 @@ def moved_from(plain: Mapping[str, Any], model: nn.Module, state: Mapping[str, T
     # Checkpoints from before torch 0.4.1, and converted ones, have no counts of batches.
     missing = [key for key in state if key not in plain and not key.endswith(_COUNTER)]
     if missing:
-        raise ValueError(f'the plain checkpoint lacks {len(missing)} of the {len(state)} tensors '
-                         f'of the base, such as {missing[0]}; it is not one of this '
-                         f'{type(model).__name__}')
+        raise ValueError(
+            f'the plain checkpoint lacks {len(missing)} of the {len(state)} tensors '
+            f'of the base, such as {missing[0]}; it is not one of this '
+            f'{type(model).__name__}'
+        )
     statistics = norm_keys(model, statistics_only=True)
-    changed = [key for key, value in state.items() if key in plain and _as_digest(plain[key],
-               value.dtype) != digest(value)]
-    return Moved(tuple(key for key in changed if key in statistics),
-                 tuple(key for key in changed if key not in statistics))
+    changed = [
+        key
+        for key, value in state.items()
+        if key in plain and _as_digest(plain[key], value.dtype) != digest(value)
+    ]
+    return Moved(
+        tuple(key for key in changed if key in statistics),
+        tuple(key for key in changed if key not in statistics),
+    )
 
 
 def norm_keys(model: nn.Module, statistics_only: bool = False) -> set[str]:

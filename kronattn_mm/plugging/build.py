@@ -43,8 +43,11 @@ def find_class(name: Any, what: str) -> Any:
     near = difflib.get_close_matches(name, names, n=3)
     if scope is not None and name.partition('.')[2] in MMENGINE_MODELS.module_dict:
         near = [name.partition('.')[2]]  # mmcv's layers are in the root registry, without a scope
-    hint = f'did you mean {" or ".join(map(repr, near))}?' if near else \
-        f'write it with its scope, such as mmdet.ResNet or kronattn_mm.{_layers()}'
+    hint = (
+        f'did you mean {" or ".join(map(repr, near))}?'
+        if near
+        else f'write it with its scope, such as mmdet.ResNet or kronattn_mm.{_layers()}'
+    )
     raise ValueError(f'{what} {name!r} is not registered; {hint}')
 
 
@@ -76,11 +79,14 @@ def check_arguments(cls: Any, arguments: dict[str, Any]) -> None:
         return
     near = difflib.get_close_matches(unknown[0], parameters, n=1)
     hint = f', did you mean {near[0]!r}?' if near else ''
-    raise TypeError(f'{cls.__name__} has no argument {unknown[0]!r}{hint} '
-                    f'(value given: {arguments[unknown[0]]!r}); its arguments are '
-                    f'{", ".join(parameters)}')
+    raise TypeError(
+        f'{cls.__name__} has no argument {unknown[0]!r}{hint} '
+        f'(value given: {arguments[unknown[0]]!r}); its arguments are '
+        f'{", ".join(parameters)}'
+    )
 
 
 def _layers() -> str:
     from .. import layers
+
     return '/'.join(layers.__all__)

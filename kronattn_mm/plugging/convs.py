@@ -37,8 +37,14 @@ class Replacement(Switch):
         at (str): The pattern with which the config named the convolution.
     """
 
-    def __init__(self, conv: nn.Module, plain: _ConvNd, config: dict[str, Any],
-                 enabled: bool = True, at: str = '') -> None:
+    def __init__(
+        self,
+        conv: nn.Module,
+        plain: _ConvNd,
+        config: dict[str, Any],
+        enabled: bool = True,
+        at: str = '',
+    ) -> None:
         self.conv = conv
         self.config = config
         self.enabled = enabled
@@ -67,20 +73,30 @@ class Replacement(Switch):
 
     def added(self) -> dict[str, nn.Parameter]:
         """Return the parameters that the plain convolution does not have, by their names in it."""
-        return {name: parameter for name, parameter in self.conv.named_parameters()
-                if name not in self.plain._parameters}
+        return {
+            name: parameter
+            for name, parameter in self.conv.named_parameters()
+            if name not in self.plain._parameters
+        }
 
     def added_keys(self) -> list[str]:
         """Return the keys of ``conv.state_dict()`` that the plain convolution does not have."""
         return [key for key in self.conv.state_dict() if key not in self.plain._parameters]
 
     def __repr__(self) -> str:
-        return (f'Replacement(conv={type(self.conv).__name__}, enabled={self.enabled}, '
-                f'scale={self.scale})')
+        return (
+            f'Replacement(conv={type(self.conv).__name__}, enabled={self.enabled}, '
+            f'scale={self.scale})'
+        )
 
 
-def replace_convs(base: nn.Module, at: str, layer: dict[str, Any],
-                  replaced: dict[str, Replacement], enabled: bool = True) -> None:
+def replace_convs(
+    base: nn.Module,
+    at: str,
+    layer: dict[str, Any],
+    replaced: dict[str, Replacement],
+    enabled: bool = True,
+) -> None:
     """Replace the convolutions of ``base`` whose paths match ``at``, in place.
 
     Args:
@@ -97,15 +113,21 @@ def replace_convs(base: nn.Module, at: str, layer: dict[str, Any],
         ValueError: If a pattern matches nothing (the message lists the convolutions there are),
             or a convolution cannot be replaced without losing something.
     """
-    convs = {path: module for path, module in base.named_modules()
-             if isinstance(module, _ConvNd) and not isinstance(module, _ConvTransposeNd)}
+    convs = {
+        path: module
+        for path, module in base.named_modules()
+        if isinstance(module, _ConvNd) and not isinstance(module, _ConvTransposeNd)
+    }
     chosen: dict[str, _ConvNd] = {}
     for word in split_points(at):
-        matches = [path for path in convs
-                   if fnmatch.fnmatchcase(path, word) or path.startswith(word + '.')]
+        matches = [
+            path for path in convs if fnmatch.fnmatchcase(path, word) or path.startswith(word + '.')
+        ]
         if not matches:
-            raise ValueError(f'{word!r} matches no convolution of {type(base).__name__}; '
-                             f'there are {abbreviated_paths(convs)}')
+            raise ValueError(
+                f'{word!r} matches no convolution of {type(base).__name__}; '
+                f'there are {abbreviated_paths(convs)}'
+            )
         for path in matches:
             if path in replaced:
                 raise ValueError(f'the convolution {path!r} is named by two entries of `convs`')
@@ -114,8 +136,10 @@ def replace_convs(base: nn.Module, at: str, layer: dict[str, Any],
         arguments = geometry(conv)
         own = [name for name in layer if name in arguments]
         if own:
-            raise ValueError(f'{own[0]!r} in `layer` of `convs` is taken from the convolution that '
-                             f'is replaced, got {own[0]}={layer[own[0]]!r}')
+            raise ValueError(
+                f'{own[0]!r} in `layer` of `convs` is taken from the convolution that '
+                f'is replaced, got {own[0]}={layer[own[0]]!r}'
+            )
         config = {**layer, **arguments}
         new = _build_conv(config, conv, path)
         parent_path, _, name = path.rpartition('.')
@@ -128,9 +152,16 @@ def replace_convs(base: nn.Module, at: str, layer: dict[str, Any],
 
 def geometry(conv: _ConvNd) -> dict[str, Any]:
     """Return the constructor arguments that make a convolution of the same geometry."""
-    arguments = dict(in_channels=conv.in_channels, out_channels=conv.out_channels,
-                     kernel_size=conv.kernel_size, stride=conv.stride, padding=conv.padding,
-                     dilation=conv.dilation, groups=conv.groups, bias=conv.bias is not None)
+    arguments = dict(
+        in_channels=conv.in_channels,
+        out_channels=conv.out_channels,
+        kernel_size=conv.kernel_size,
+        stride=conv.stride,
+        padding=conv.padding,
+        dilation=conv.dilation,
+        groups=conv.groups,
+        bias=conv.bias is not None,
+    )
     if conv.padding_mode != 'zeros':
         arguments['padding_mode'] = conv.padding_mode
     return arguments
@@ -138,13 +169,17 @@ def geometry(conv: _ConvNd) -> dict[str, Any]:
 
 def _build_conv(config: dict[str, Any], conv: _ConvNd, path: str) -> nn.Module:
     if set(conv.state_dict()) - {'weight', 'bias'}:
-        raise ValueError(f'the convolution {path!r} is a {type(conv).__name__} with parameters of '
-                         f'its own ({", ".join(conv.state_dict())}); only plain ones are replaced')
+        raise ValueError(
+            f'the convolution {path!r} is a {type(conv).__name__} with parameters of '
+            f'its own ({", ".join(conv.state_dict())}); only plain ones are replaced'
+        )
     # ConvWS standardises its weight first, Conv2dAdaptivePadding pads by the input's size.
     if conv.forward.__module__ not in _PLAIN or conv._conv_forward.__module__ not in _PLAIN:
-        raise ValueError(f'the convolution {path!r} is a {type(conv).__name__}, whose forward pass '
-                         'does more than convolve, which would be lost; only plain ones are '
-                         'replaced')
+        raise ValueError(
+            f'the convolution {path!r} is a {type(conv).__name__}, whose forward pass '
+            'does more than convolve, which would be lost; only plain ones are '
+            'replaced'
+        )
     if conv._forward_hooks or conv._forward_pre_hooks:
         raise ValueError(f'the convolution {path!r} carries a hook that would be lost')
     arguments = {key: value for key, value in config.items() if key not in ('type', '_scope_')}
@@ -157,11 +192,16 @@ def _build_conv(config: dict[str, Any], conv: _ConvNd, path: str) -> nn.Module:
     if not isinstance(new, nn.Module):
         raise TypeError(f'{config["type"]} at {path!r} is not a module')
     new = new.to(device=conv.weight.device, dtype=conv.weight.dtype)
-    lost = [key for key, value in conv.state_dict().items()
-            if new._parameters.get(key) is None or new._parameters[key].shape != value.shape]
+    lost = [
+        key
+        for key, value in conv.state_dict().items()
+        if new._parameters.get(key) is None or new._parameters[key].shape != value.shape
+    ]
     if lost:
-        raise ValueError(f'{type(new).__name__} has no {", ".join(lost)} of the shape that the '
-                         f'convolution {path!r} has, so a trained weight would be lost')
+        raise ValueError(
+            f'{type(new).__name__} has no {", ".join(lost)} of the shape that the '
+            f'convolution {path!r} has, so a trained weight would be lost'
+        )
     for name, parameter in conv._parameters.items():
         # The parameter itself, which an optimizer may know already. Not load_state_dict, which is
         # what the loading of a trained network calls and some types answer to (DynamicConv2d

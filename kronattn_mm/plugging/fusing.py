@@ -40,6 +40,7 @@ def fused(model: nn.Module, example: Tensor | None = None, tolerance: float = 1e
         ValueError: If a convolution is switched off or scaled, which would be lost.
     """
     from mmcv.cnn import fuse_conv_bn
+
     copied = copy.deepcopy(model)
     copied.eval()  # not chained: some backbones return None
     _forget_switches(copied)
@@ -79,7 +80,8 @@ def check_fusing_order(parent: nn.Module, name: str) -> None:
                 raise ValueError(
                     f'{name!r} of {type(parent).__name__} lies between the convolution {plain!r} '
                     f'and the batch norm {child_name!r}, which fuse_conv_bn would then make one; '
-                    f'replace {plain!r} as well')
+                    f'replace {plain!r} as well'
+                )
             plain = None
         elif isinstance(child, nn.Conv2d):
             if passed:
@@ -103,13 +105,16 @@ def _attended_pairs(model: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
 
 def _forget_switches(model: nn.Module) -> None:
     from .insertion import Insertions
+
     for container in model.modules():
         if not isinstance(container, Insertions):
             continue
         for path, replacement in container.replaced.items():
             if not replacement.enabled or replacement.scale != 1:
-                raise ValueError(f'the convolution {path!r} is switched off or scaled; switch it '
-                                 'on, or take it out with unplug, before fusing')
+                raise ValueError(
+                    f'the convolution {path!r} is switched off or scaled; switch it '
+                    'on, or take it out with unplug, before fusing'
+                )
         container.replaced.clear()
 
 
@@ -120,8 +125,10 @@ def _compare(model: nn.Module, copied: nn.Module, example: Tensor, tolerance: fl
     for number, (wanted, actual) in enumerate(zip(before, after, strict=True)):
         error = float((actual - wanted).abs().max() / wanted.abs().max().clamp(min=1e-12))
         if not error <= tolerance:
-            raise RuntimeError(f'output {number} differs by {error:.2g} of its largest value after '
-                               'fusing; a norm is not called after the convolution before it')
+            raise RuntimeError(
+                f'output {number} differs by {error:.2g} of its largest value after '
+                'fusing; a norm is not called after the convolution before it'
+            )
 
 
 def _tensors(output: object) -> list[Tensor]:

@@ -33,9 +33,17 @@ class Insertion(Switch):
         at (str): The words with which the config named the point. Defaults to its name.
     """
 
-    def __init__(self, point: Point, layer: nn.Module, config: dict[str, Any],
-                 shape: tuple[int, ...] | None = None, norm_eval: bool = False,
-                 with_cp: bool = False, enabled: bool = True, at: str = '') -> None:
+    def __init__(
+        self,
+        point: Point,
+        layer: nn.Module,
+        config: dict[str, Any],
+        shape: tuple[int, ...] | None = None,
+        norm_eval: bool = False,
+        with_cp: bool = False,
+        enabled: bool = True,
+        at: str = '',
+    ) -> None:
         self.point = point.name
         self.key = point.key
         self.path = point.path
@@ -71,8 +79,10 @@ class Insertion(Switch):
         return y if self.scale == 1 else x + self.scale * (y - x)
 
     def __repr__(self) -> str:
-        return (f'Insertion(point={self.point!r}, layer={type(self.layer).__name__}, '
-                f'enabled={self.enabled}, scale={self.scale})')
+        return (
+            f'Insertion(point={self.point!r}, layer={type(self.layer).__name__}, '
+            f'enabled={self.enabled}, scale={self.scale})'
+        )
 
 
 class Insertions(ModuleDict):
@@ -109,8 +119,10 @@ class Insertions(ModuleDict):
         for insertion in self.insertions.values():
             if insertion.index is not None:
                 if insertion.index >= len(outputs):
-                    raise ValueError(f'{insertion.point!r} is not there: {type(module).__name__} '
-                                     f'returns {len(outputs)} outputs')
+                    raise ValueError(
+                        f'{insertion.point!r} is not there: {type(module).__name__} '
+                        f'returns {len(outputs)} outputs'
+                    )
                 outputs[insertion.index] = insertion.run(outputs[insertion.index])
         return tuple(outputs) if isinstance(output, tuple) else outputs
 
@@ -122,21 +134,23 @@ class Insertions(ModuleDict):
         """
         method = getattr(type(base), 'init_weights', None)
         if method is not None and method is not BaseModule.init_weights:
-            self._base = (base, )  # in a tuple, or it would become a child of its own child
+            self._base = (base,)  # in a tuple, or it would become a child of its own child
             base.init_weights = self.init_base_weights
 
     def init_base_weights(self) -> None:
         """Initialise the base as its class does, then the inserted layers anew."""
-        base, = self._base
+        (base,) = self._base
         type(base).init_weights(base)
         configs = getattr(base, 'init_cfg', None) or []
-        if 'Pretrained' not in [config.get('type') for config in
-                                ([configs] if isinstance(configs, dict) else configs)]:
+        if 'Pretrained' not in [
+            config.get('type') for config in ([configs] if isinstance(configs, dict) else configs)
+        ]:
             self.init_weights()
 
     def init_weights(self) -> None:
         """Give every inserted layer the initialisation that its class lays down, or its file."""
         from .build import build_layer  # build.py needs the registry, which imports this package
+
         for insertion in self.insertions.values():
             layer = insertion.layer
             if hasattr(layer, 'init_weights'):
@@ -148,6 +162,7 @@ class Insertions(ModuleDict):
                 layer.load_state_dict(build_layer(insertion.config).state_dict())
         if self.weights is not None:
             from .small_file import load_part, read_small_file  # they need what is here
+
             file, part = self.weights
             load_part(self, read_small_file(file), part)
 
@@ -166,8 +181,9 @@ class Insertions(ModuleDict):
 
     def has_norms(self) -> bool:
         """Return whether :meth:`set_norm_modes` has anything to set."""
-        return any(norms(part.module)
-                   for part in (*self.insertions.values(), *self.replaced.values()))
+        return any(
+            norms(part.module) for part in (*self.insertions.values(), *self.replaced.values())
+        )
 
 
 def norms(layer: nn.Module) -> list[nn.Module]:

@@ -31,8 +31,13 @@ _CONVS_KEYS = ('at', 'layer', 'enabled')
 
 
 @MODELS.register_module()
-def Plugged(base: str, insert: Sequence[dict] = (), convs: Sequence[dict] = (),
-            attention_weights: str | dict | None = None, **base_arguments: Any) -> nn.Module:
+def Plugged(
+    base: str,
+    insert: Sequence[dict] = (),
+    convs: Sequence[dict] = (),
+    attention_weights: str | dict | None = None,
+    **base_arguments: Any,
+) -> nn.Module:
     """Build ``base`` and put layers into it.
 
     Args:
@@ -72,6 +77,7 @@ def Plugged(base: str, insert: Sequence[dict] = (), convs: Sequence[dict] = (),
     module = _plug(_build_base(base, base_arguments), insert, convs, base_arguments)
     if attention_weights is not None:
         from .small_file import load_into_part  # it needs what is here
+
         load_into_part(module, attention_weights)
     return module
 
@@ -91,12 +97,14 @@ def plug(module: nn.Module, insert: Sequence[dict] = (), convs: Sequence[dict] =
         TypeError: As :func:`Plugged`.
         ValueError: As :func:`Plugged`, or if something is plugged into ``module`` already.
     """
-    return _plug(module, _entries('insert', insert, _INSERT_KEYS),
-                 _entries('convs', convs, _CONVS_KEYS), {})
+    return _plug(
+        module, _entries('insert', insert, _INSERT_KEYS), _entries('convs', convs, _CONVS_KEYS), {}
+    )
 
 
-def plug_at(module: nn.Module, insert: Sequence[tuple[Point, dict]],
-            convs: Sequence[dict]) -> nn.Module:
+def plug_at(
+    module: nn.Module, insert: Sequence[tuple[Point, dict]], convs: Sequence[dict]
+) -> nn.Module:
     """Put layers at places that are known, without running ``module`` to find anything out.
 
     Args:
@@ -118,8 +126,10 @@ def plug_at(module: nn.Module, insert: Sequence[tuple[Point, dict]],
         paths = {path for path, _ in module.named_modules()}
         for point, _ in insert:
             if point.path not in paths:
-                raise ValueError(f'{type(module).__name__} has no module {point.path!r} to insert '
-                                 f'{point.name!r} at')
+                raise ValueError(
+                    f'{type(module).__name__} has no module {point.path!r} to insert '
+                    f'{point.name!r} at'
+                )
         _check_taken(insert)
         for point, entry in insert:
             check_survives(module, point)
@@ -127,8 +137,9 @@ def plug_at(module: nn.Module, insert: Sequence[tuple[Point, dict]],
     return module
 
 
-def _plug(module: nn.Module, insert: Sequence[dict], convs: Sequence[dict],
-          arguments: dict[str, Any]) -> nn.Module:
+def _plug(
+    module: nn.Module, insert: Sequence[dict], convs: Sequence[dict], arguments: dict[str, Any]
+) -> nn.Module:
     if not insert and not convs:
         return module
     with _plugging(module) as container:
@@ -141,14 +152,20 @@ def _plug(module: nn.Module, insert: Sequence[dict], convs: Sequence[dict],
 def _plugging(module: nn.Module) -> Iterator[Insertions]:
     """Give ``module`` a container; if it cannot be filled, leave the module as it was."""
     if isinstance(getattr(module, 'attention', None), Insertions):
-        raise ValueError(f'layers were inserted into this {type(module).__name__} before; unplug '
-                         'it first, and insert all of them at once')
+        raise ValueError(
+            f'layers were inserted into this {type(module).__name__} before; unplug '
+            'it first, and insert all of them at once'
+        )
     if hasattr(module, 'attention'):
-        raise ValueError(f'{type(module).__name__} has an attribute `attention` of its own, so '
-                         'layers cannot be inserted under that name')
+        raise ValueError(
+            f'{type(module).__name__} has an attribute `attention` of its own, so '
+            'layers cannot be inserted under that name'
+        )
     if isinstance(module, nn.Sequential):
-        raise ValueError(f'a {type(module).__name__} calls every child it has, so nothing can be '
-                         'kept in it; plug the module that holds it')
+        raise ValueError(
+            f'a {type(module).__name__} calls every child it has, so nothing can be '
+            'kept in it; plug the module that holds it'
+        )
     container = Insertions()
     module.attention = container
     try:
@@ -164,8 +181,9 @@ def _plugging(module: nn.Module) -> Iterator[Insertions]:
 
 def _replace(module: nn.Module, container: Insertions, convs: Sequence[dict]) -> None:
     for entry in convs:
-        replace_convs(module, entry['at'], entry['layer'], container.replaced,
-                      entry.get('enabled', True))
+        replace_convs(
+            module, entry['at'], entry['layer'], container.replaced, entry.get('enabled', True)
+        )
     # After all entries: a neighbour may be replaced by another one.
     for path in container.replaced:
         parent, _, name = path.rpartition('.')
@@ -180,8 +198,10 @@ def _entries(argument: str, entries: Sequence[dict], keys: Sequence[str]) -> Seq
             raise TypeError(f'`{argument}` must be a list of dicts, got the entry {entry!r}')
         unknown = [key for key in entry if key not in keys]
         if unknown:
-            raise ValueError(f'unknown key {unknown[0]!r} in `{argument}`: {entry!r}; '
-                             f'the keys are {", ".join(keys)}')
+            raise ValueError(
+                f'unknown key {unknown[0]!r} in `{argument}`: {entry!r}; '
+                f'the keys are {", ".join(keys)}'
+            )
         missing = [key for key in ('at', 'layer') if key not in entry]
         if missing:
             raise ValueError(f'an entry of `{argument}` has no {missing[0]!r}: {entry!r}')
@@ -201,8 +221,9 @@ def _build_base(base: str, arguments: dict[str, Any]) -> nn.Module:
     return module
 
 
-def _insert_layers(module: nn.Module, container: Insertions, insert: Sequence[dict],
-                   arguments: dict[str, Any]) -> None:
+def _insert_layers(
+    module: nn.Module, container: Insertions, insert: Sequence[dict], arguments: dict[str, Any]
+) -> None:
     channels = arguments.get('in_channels', getattr(module, 'in_channels', None))
     levels = len(channels) if isinstance(channels, (tuple, list)) else None
     planned: list[tuple[Point, dict]] = []
@@ -218,8 +239,10 @@ def _insert_layers(module: nn.Module, container: Insertions, insert: Sequence[di
         shapes = output_shapes(module, paths, arguments)
     except ProbeError as error:
         if any('in_channels' not in entry['layer'] for _, entry in planned):
-            raise ValueError(f'the channels at {planned[0][0].name!r} could not be found out '
-                             f'({error}); give in_channels in the layer') from error
+            raise ValueError(
+                f'the channels at {planned[0][0].name!r} could not be found out '
+                f'({error}); give in_channels in the layer'
+            ) from error
         shapes = None
     second = None
     if shapes is not None:
@@ -233,16 +256,31 @@ def _insert_layers(module: nn.Module, container: Insertions, insert: Sequence[di
         _add(module, container, point, entry, shape)
 
 
-def _add(module: nn.Module, container: Insertions, point: Point, entry: dict,
-         shape: tuple[int, ...] | None) -> None:
+def _add(
+    module: nn.Module,
+    container: Insertions,
+    point: Point,
+    entry: dict,
+    shape: tuple[int, ...] | None,
+) -> None:
     config = dict(entry['layer'])
     if shape is not None:
         config.setdefault('in_channels', shape[1])
     layer = _build_and_try(config, point, shape, module)
-    container.add(module, point,
-                  Insertion(point, layer, config, shape, entry.get('norm_eval', False),
-                            entry.get('with_cp', False), entry.get('enabled', True),
-                            entry['at']))
+    container.add(
+        module,
+        point,
+        Insertion(
+            point,
+            layer,
+            config,
+            shape,
+            entry.get('norm_eval', False),
+            entry.get('with_cp', False),
+            entry.get('enabled', True),
+            entry['at'],
+        ),
+    )
 
 
 def _check_taken(planned: Sequence[tuple[Point, dict]]) -> None:
@@ -251,11 +289,15 @@ def _check_taken(planned: Sequence[tuple[Point, dict]]) -> None:
     for point, _ in planned:
         place = (point.path, point.index)
         if place in places:
-            raise ValueError(f'the point {point.name!r} is taken already (by {places[place]!r}); '
-                             'one layer goes to one point')
+            raise ValueError(
+                f'the point {point.name!r} is taken already (by {places[place]!r}); '
+                'one layer goes to one point'
+            )
         if point.key in keys or hasattr(Insertions, point.key):
-            raise ValueError(f'the point {point.name!r} cannot have the name '
-                             f'`attention.{point.key}`, which is taken')
+            raise ValueError(
+                f'the point {point.name!r} cannot have the name '
+                f'`attention.{point.key}`, which is taken'
+            )
         places[place] = point.name
         keys.add(point.key)
 
@@ -271,19 +313,26 @@ def check_survives(module: nn.Module, point: Point) -> None:
         return
     parent_path, _, name = point.path.rpartition('.')
     target = module.get_submodule(point.path)
-    enclosing = f'insert at {parent_path!r} instead' if parent_path else \
-        'insert at a module that holds both'
+    enclosing = (
+        f'insert at {parent_path!r} instead'
+        if parent_path
+        else 'insert at a module that holds both'
+    )
     if isinstance(target, _BatchNorm):
-        raise ValueError(f'{point.name!r} is a batch norm: SyncBN conversion and fusing replace '
-                         f'it and would lose the layer; {enclosing}')
+        raise ValueError(
+            f'{point.name!r} is a batch norm: SyncBN conversion and fusing replace '
+            f'it and would lose the layer; {enclosing}'
+        )
     waiting = None
     reached = False
     for child_name, child in module.get_submodule(parent_path).named_children():
         if isinstance(child, _BatchNorm):
             if reached and waiting is not None:
-                raise ValueError(f'{point.name!r} lies between the convolution {waiting!r} and '
-                                 f'its batch norm {child_name!r}: fusing the two would lose the '
-                                 f'layer or give wrong results; {enclosing}')
+                raise ValueError(
+                    f'{point.name!r} lies between the convolution {waiting!r} and '
+                    f'its batch norm {child_name!r}: fusing the two would lose the '
+                    f'layer or give wrong results; {enclosing}'
+                )
             waiting = None
         elif isinstance(child, nn.Conv2d):
             if reached:
@@ -295,52 +344,68 @@ def check_survives(module: nn.Module, point: Point) -> None:
 def _shape_at(module: nn.Module, point: Point, shapes: dict, levels: int | None) -> tuple[int, ...]:
     kind = type(module).__name__
     if point.path not in shapes:
-        raise ValueError(f'the module {point.name!r} of {kind} is not called in its forward pass, '
-                         'so a layer there would never run')
+        raise ValueError(
+            f'the module {point.name!r} of {kind} is not called in its forward pass, '
+            'so a layer there would never run'
+        )
     shape = shapes[point.path]
     if point.index is not None:
         if isinstance(shape, tuple):
             shape = [shape]
             if point.index == 0:
-                raise ValueError(f'{kind} returns one tensor, so there is no output to choose; '
-                                 f'{describe_points(module, None)}')
+                raise ValueError(
+                    f'{kind} returns one tensor, so there is no output to choose; '
+                    f'{describe_points(module, None)}'
+                )
         if point.index >= len(shape):
             first = 1 if point.name.startswith('fpn') else 0
             word = point.name.rstrip('0123456789')
-            raise ValueError(f'{kind} returns {len(shape)} outputs, there is no {point.name!r}; '
-                             f'there are {word}{first} to {word}{first + len(shape) - 1}')
+            raise ValueError(
+                f'{kind} returns {len(shape)} outputs, there is no {point.name!r}; '
+                f'there are {word}{first} to {word}{first + len(shape) - 1}'
+            )
         shape = shape[point.index]
     if not isinstance(shape, tuple) or len(shape) < 3:
         outputs = 'several outputs' if isinstance(shape, list) else 'no feature map'
-        raise ValueError(f'{point.name!r} of {kind} gives {outputs}, not one map of shape '
-                         f'(N, C, ...); choose a module that returns one tensor, or out<i>')
+        raise ValueError(
+            f'{point.name!r} of {kind} gives {outputs}, not one map of shape '
+            f'(N, C, ...); choose a module that returns one tensor, or out<i>'
+        )
     return shape
 
 
-def _check_channels_first(module: nn.Module, point: Point, shape: tuple[int, ...],
-                          second: dict | None) -> None:
+def _check_channels_first(
+    module: nn.Module, point: Point, shape: tuple[int, ...], second: dict | None
+) -> None:
     """Tell (N, C, ...) from (N, tokens, C), (N, H, W, C) and windows in the place of images.
 
     Only a second size of input can do the first: channels do not change with it.
     """
     if shape[0] != 1:
-        raise ValueError(f'{point.name!r} gives {shape[0]} maps for one image, {shape}: its first '
-                         'axis is not that of the images; choose another module, or out<i>')
+        raise ValueError(
+            f'{point.name!r} gives {shape[0]} maps for one image, {shape}: its first '
+            'axis is not that of the images; choose another module, or out<i>'
+        )
     if second is None:
         if len(shape) == 3:
-            raise ValueError(f'whether {point.name!r}, which gives {shape}, has channels before '
-                             'tokens cannot be found out; choose out<i> where the module returns '
-                             'feature maps')
+            raise ValueError(
+                f'whether {point.name!r}, which gives {shape}, has channels before '
+                'tokens cannot be found out; choose out<i> where the module returns '
+                'feature maps'
+            )
         return
     again = _shape_at(module, point, second, None)
     if again[1] != shape[1]:
         kind = 'tokens' if len(shape) == 3 else 'rows'
-        raise ValueError(f'{point.name!r} gives {kind} before channels, {shape}, and layers take '
-                         'channels first; choose out<i> where the module returns feature maps')
+        raise ValueError(
+            f'{point.name!r} gives {kind} before channels, {shape}, and layers take '
+            'channels first; choose out<i> where the module returns feature maps'
+        )
 
 
-def _build_and_try(config: dict[str, Any], point: Point, shape: tuple[int, ...] | None,
-                   module: nn.Module) -> nn.Module:
+def _build_and_try(
+    config: dict[str, Any], point: Point, shape: tuple[int, ...] | None, module: nn.Module
+) -> nn.Module:
     layer = build_layer(config)
     if not isinstance(layer, nn.Module):
         raise TypeError(f'the layer at {point.name!r} is a {type(layer).__name__}, not a module')
@@ -355,10 +420,12 @@ def _build_and_try(config: dict[str, Any], point: Point, shape: tuple[int, ...] 
         try:
             output = layer(torch.zeros(shape, **like))
         except Exception as error:
-            raise ValueError(f'{name} cannot run at {point.name!r}, where maps have the shape '
-                             f'{shape}: {error}') from error
+            raise ValueError(
+                f'{name} cannot run at {point.name!r}, where maps have the shape {shape}: {error}'
+            ) from error
     got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
     if got != shape:
-        raise ValueError(f'{name} at {point.name!r} must keep the shape of its input {shape}, '
-                         f'but returns {got}')
+        raise ValueError(
+            f'{name} at {point.name!r} must keep the shape of its input {shape}, but returns {got}'
+        )
     return layer

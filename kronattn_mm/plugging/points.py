@@ -88,8 +88,10 @@ def resolve_points(base: nn.Module, at: str, levels: int | None) -> list[Point]:
     for word in split_points(at):
         found = _resolve(base, word, levels)
         if not found:
-            raise ValueError(f'unknown point {word!r} in {type(base).__name__}; '
-                             + describe_points(base, levels, word))
+            raise ValueError(
+                f'unknown point {word!r} in {type(base).__name__}; '
+                + describe_points(base, levels, word)
+            )
         points += found
     return points
 
@@ -110,8 +112,11 @@ def _resolve(base: nn.Module, word: str, levels: int | None) -> list[Point]:
             return [Point(word, '', number)]
     if any(character in word for character in '*?['):
         dots = word.count('.')
-        return [Point(path, path) for path in paths
-                if path.count('.') == dots and fnmatch.fnmatchcase(path, word)]
+        return [
+            Point(path, path)
+            for path in paths
+            if path.count('.') == dots and fnmatch.fnmatchcase(path, word)
+        ]
     return []
 
 

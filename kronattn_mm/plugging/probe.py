@@ -22,8 +22,9 @@ class ProbeError(RuntimeError):
     """The module could not be run on any input that fits its arguments."""
 
 
-def output_shapes(module: nn.Module, paths: Sequence[str], arguments: dict[str, Any],
-                  skip_sizes: int = 0) -> dict[str, Shapes]:
+def output_shapes(
+    module: nn.Module, paths: Sequence[str], arguments: dict[str, Any], skip_sizes: int = 0
+) -> dict[str, Shapes]:
     """Run ``module`` once and report the shapes that its submodules return.
 
     Args:
@@ -47,8 +48,10 @@ def output_shapes(module: nn.Module, paths: Sequence[str], arguments: dict[str, 
     error: Exception | None = None
     for inputs in _inputs(module, arguments):
         shapes.clear()
-        handles = [modules[path].register_forward_hook(recorder.record, prepend=True)
-                   for path, recorder in recorders.items()]
+        handles = [
+            modules[path].register_forward_hook(recorder.record, prepend=True)
+            for path, recorder in recorders.items()
+        ]
         try:
             with evaluating(module):
                 module(inputs)
@@ -81,13 +84,16 @@ class _Recorder:
         if isinstance(output, Tensor):
             before = self.shapes.get(self.path)
             if isinstance(before, tuple) and before[1:2] != output.shape[1:2]:
-                raise SeveralWidths(f'{self.path!r} is called several times in one forward pass '
-                                    f'and returns {before[1]} and {output.shape[1]} channels, so '
-                                    'that no one layer fits')
+                raise SeveralWidths(
+                    f'{self.path!r} is called several times in one forward pass '
+                    f'and returns {before[1]} and {output.shape[1]} channels, so '
+                    'that no one layer fits'
+                )
             self.shapes[self.path] = tuple(output.shape)
         elif isinstance(output, (tuple, list)):
             self.shapes[self.path] = [
-                tuple(item.shape) if isinstance(item, Tensor) else None for item in output]
+                tuple(item.shape) if isinstance(item, Tensor) else None for item in output
+            ]
 
 
 @contextlib.contextmanager
@@ -109,8 +115,9 @@ def _inputs(module: nn.Module, arguments: dict[str, Any]) -> Iterator[Any]:
         channels = module.in_channels
 
     def zeros(width: int, size: int) -> Tensor:
-        return torch.zeros(1, width, max(size, 1), max(size, 1), device=parameter.device,
-                           dtype=parameter.dtype)
+        return torch.zeros(
+            1, width, max(size, 1), max(size, 1), device=parameter.device, dtype=parameter.dtype
+        )
 
     sizes = list(_SIZES)
     roi_size = getattr(module, 'roi_feat_size', None)  # heads on RoI features have a fixed size
@@ -133,7 +140,7 @@ def _inputs(module: nn.Module, arguments: dict[str, Any]) -> Iterator[Any]:
                 yield [zeros(width, size >> level) for level in range(levels)]
             # A tuple comes first: heads on pyramids iterate over what they get, and would take the
             # images of a single tensor for levels; whatever expects a tensor refuses a tuple.
-            yield (zeros(width, size // 8), )
+            yield (zeros(width, size // 8),)
             yield zeros(width, size)
 
 

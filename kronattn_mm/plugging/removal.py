@@ -28,10 +28,15 @@ def unplug(model: nn.Module) -> nn.Module:
         ValueError: If ``model`` was compiled; what is compiled is not its hooks any more.
     """
     if hasattr(model, '_orig_mod'):
-        raise ValueError('the model is compiled; unplug the one that was given to torch.compile '
-                         'and compile it again')
-    owners = [module for module in model.modules()
-              if isinstance(getattr(module, 'attention', None), Insertions)]
+        raise ValueError(
+            'the model is compiled; unplug the one that was given to torch.compile '
+            'and compile it again'
+        )
+    owners = [
+        module
+        for module in model.modules()
+        if isinstance(getattr(module, 'attention', None), Insertions)
+    ]
     for owner in owners:
         container: Insertions = owner.attention
         for path, replacement in container.replaced.items():
@@ -50,13 +55,16 @@ def merge(model: nn.Module) -> nn.Module:
     Raises:
         ValueError: Always, with the reason and what can be done instead.
     """
-    names = ', '.join({type(insertion.layer).__name__: None
-                       for insertion in inserted_layers(model).values()}
-                      | {type(part.conv).__name__: None for part in replacements(model).values()})
-    raise ValueError(f'{names or "attention"} cannot be merged into the convolutions around it: '
-                     'what it multiplies its input by depends on that input, so no fixed weight '
-                     'gives the same output. Use unplug to take it out, or fuse_conv_bn of mmcv, '
-                     'which merges batch norms, before or after')
+    names = ', '.join(
+        {type(insertion.layer).__name__: None for insertion in inserted_layers(model).values()}
+        | {type(part.conv).__name__: None for part in replacements(model).values()}
+    )
+    raise ValueError(
+        f'{names or "attention"} cannot be merged into the convolutions around it: '
+        'what it multiplies its input by depends on that input, so no fixed weight '
+        'gives the same output. Use unplug to take it out, or fuse_conv_bn of mmcv, '
+        'which merges batch norms, before or after'
+    )
 
 
 def added_keys(model: nn.Module) -> list[str]:
@@ -65,12 +73,19 @@ def added_keys(model: nn.Module) -> list[str]:
     They are found by the modules that were added, not by their names.
     """
     prefixes = {id(module): f'{path}.' if path else '' for path, module in model.named_modules()}
-    insertions = tuple(prefixes[id(insertion.layer)]
-                       for insertion in inserted_layers(model).values())
-    own = {prefixes[id(part.conv)] + key for part in replacements(model).values()
-           for key in part.added_keys()}
-    return [key for key in model.state_dict()
-            if key in own or (insertions and key.startswith(insertions))]
+    insertions = tuple(
+        prefixes[id(insertion.layer)] for insertion in inserted_layers(model).values()
+    )
+    own = {
+        prefixes[id(part.conv)] + key
+        for part in replacements(model).values()
+        for key in part.added_keys()
+    }
+    return [
+        key
+        for key in model.state_dict()
+        if key in own or (insertions and key.startswith(insertions))
+    ]
 
 
 def strip(state: Mapping[str, Any], keys: Iterable[str]) -> tuple[dict[str, Any], list[str]]:

@@ -70,14 +70,20 @@ class SmallFile:
         """Write the file under a temporary name, and rename it."""
         check_safetensors()
         from safetensors.torch import save_file
+
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         texts = {name: json.dumps(getattr(self, name)) for name in _TEXTS}
         part = path.with_name(f'.{path.name}.{os.getpid()}.part')
         try:
-            save_file({key: value.detach().cpu().contiguous().clone()
-                       for key, value in self.tensors.items()}, part,
-                      dict(format='pt', kronattn_mm=FORMAT, **texts))
+            save_file(
+                {
+                    key: value.detach().cpu().contiguous().clone()
+                    for key, value in self.tensors.items()
+                },
+                part,
+                dict(format='pt', kronattn_mm=FORMAT, **texts),
+            )
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
@@ -96,11 +102,18 @@ class Attached:
     same_base: bool
 
 
-def extract_attention(model: nn.Module, *, config: str = '', plain: Mapping[str, Any] | None = None,
-                      also: Sequence[str] = (), include_norms: bool = False,
-                      allow_moved: bool = False, metrics: Mapping[str, float] | None = None,
-                      licence: str = 'not stated',
-                      state: Mapping[str, Tensor] | None = None) -> SmallFile:
+def extract_attention(
+    model: nn.Module,
+    *,
+    config: str = '',
+    plain: Mapping[str, Any] | None = None,
+    also: Sequence[str] = (),
+    include_norms: bool = False,
+    allow_moved: bool = False,
+    metrics: Mapping[str, float] | None = None,
+    licence: str = 'not stated',
+    state: Mapping[str, Tensor] | None = None,
+) -> SmallFile:
     """Take what was plugged into a model, with everything needed to plug it in elsewhere.
 
     Args:
@@ -138,16 +151,25 @@ def extract_attention(model: nn.Module, *, config: str = '', plain: Mapping[str,
         left = [key for key in (*found.statistics, *found.weights) if key not in extra_keys]
         if left and not allow_moved:
             raise SmallFileError(_moved_message(found, left))
-        moved = dict(statistics=len(found.statistics), weights=len(found.weights),
-                     not_in_file=len(left))
+        moved = dict(
+            statistics=len(found.statistics), weights=len(found.weights), not_in_file=len(left)
+        )
     return SmallFile(
         tensors={key: state[key] for key in state if key in set(keys) or key in extra_keys},
         parts=spec_of(model),
-        base=dict(model=type(model).__name__, config=config,
-                  fingerprint=fingerprint(shapes_of(base)), weights=weights_fingerprint(base),
-                  moved=moved, shapes=shapes_of(base)),
-        extra=dict(also=list(also), norms=include_norms), versions=package_versions(),
-        metrics={name: float(value) for name, value in (metrics or {}).items()}, licence=licence)
+        base=dict(
+            model=type(model).__name__,
+            config=config,
+            fingerprint=fingerprint(shapes_of(base)),
+            weights=weights_fingerprint(base),
+            moved=moved,
+            shapes=shapes_of(base),
+        ),
+        extra=dict(also=list(also), norms=include_norms),
+        versions=package_versions(),
+        metrics={name: float(value) for name, value in (metrics or {}).items()},
+        licence=licence,
+    )
 
 
 def save_attention(model: nn.Module, path: str | Path, **options: Any) -> SmallFile:
@@ -175,6 +197,7 @@ def read_small_file(path: str | Path) -> SmallFile:
     """
     check_safetensors()
     from safetensors import SafetensorError, safe_open
+
     path = Path(path)
     if not path.is_file():
         raise SmallFileError(f'there is no file {path}')
@@ -183,14 +206,20 @@ def read_small_file(path: str | Path) -> SmallFile:
             texts = content.metadata() or {}
             tensors = {key: content.get_tensor(key) for key in content.keys()}
     except (SafetensorError, OSError, ValueError) as error:
-        raise SmallFileError(f'{path} cannot be read as a safetensors file, it may be truncated or '
-                             f'another kind of file: {" ".join(str(error).split())}') from error
+        raise SmallFileError(
+            f'{path} cannot be read as a safetensors file, it may be truncated or '
+            f'another kind of file: {" ".join(str(error).split())}'
+        ) from error
     if 'kronattn_mm' not in texts:
-        raise SmallFileError(f'{path} is a safetensors file with {len(tensors)} tensors, but not '
-                             'one that kronattn_mm wrote (it has no entry "kronattn_mm")')
+        raise SmallFileError(
+            f'{path} is a safetensors file with {len(tensors)} tensors, but not '
+            'one that kronattn_mm wrote (it has no entry "kronattn_mm")'
+        )
     if texts['kronattn_mm'] != FORMAT:
-        raise SmallFileError(f'{path} has the format {texts["kronattn_mm"]!r} and this version '
-                             f'reads {FORMAT!r}; install the kronattn_mm that wrote it')
+        raise SmallFileError(
+            f'{path} has the format {texts["kronattn_mm"]!r} and this version '
+            f'reads {FORMAT!r}; install the kronattn_mm that wrote it'
+        )
     try:
         values = {name: json.loads(texts[name]) for name in _TEXTS}
         _check_parts(values['parts'])
@@ -201,8 +230,9 @@ def read_small_file(path: str | Path) -> SmallFile:
     return SmallFile(tensors, **values)
 
 
-def load_attention(model: nn.Module, file: str | Path | SmallFile, *,
-                   check: str = 'model') -> Attached:
+def load_attention(
+    model: nn.Module, file: str | Path | SmallFile, *, check: str = 'model'
+) -> Attached:
     """Load a small file into a model into which the same layers are plugged.
 
     Args:
@@ -223,24 +253,32 @@ def load_attention(model: nn.Module, file: str | Path | SmallFile, *,
     model = unwrapped(model)
     ours = added_keys(model)
     if not ours:
-        raise SmallFileError(f'nothing is inserted into this {type(model).__name__}; '
-                             'plug_from_file inserts what the file describes')
+        raise SmallFileError(
+            f'nothing is inserted into this {type(model).__name__}; '
+            'plug_from_file inserts what the file describes'
+        )
     _check_base(model, content, name, check)
     texts = differences(spec_of(model, named=False), content.parts)
     if texts:
-        raise SmallFileError(f'{name} does not fit: {"; ".join(texts[:3])}'
-                             + (f' (and {len(texts) - 3} more)' if len(texts) > 3 else ''))
+        raise SmallFileError(
+            f'{name} does not fit: {"; ".join(texts[:3])}'
+            + (f' (and {len(texts) - 3} more)' if len(texts) > 3 else '')
+        )
     _load(model, content, name, ours)
     same = weights_fingerprint(base_state(model)) == content.base['weights']
     if not same:
-        print_log(f'{name}: the base has other weights than those the layers were trained with '
-                  f'({_base_words(content)}), so the model is not the one they were trained in',
-                  'current', 30)
+        print_log(
+            f'{name}: the base has other weights than those the layers were trained with '
+            f'({_base_words(content)}), so the model is not the one they were trained in',
+            'current',
+            30,
+        )
     return Attached(len(content.tensors), same)
 
 
-def plug_from_file(model: nn.Module, file: str | Path | SmallFile, *,
-                   check: str = 'model') -> Attached:
+def plug_from_file(
+    model: nn.Module, file: str | Path | SmallFile, *, check: str = 'model'
+) -> Attached:
     """Insert into a plain model what a small file describes, and load it; no config is needed.
 
     Args:
@@ -259,8 +297,10 @@ def plug_from_file(model: nn.Module, file: str | Path | SmallFile, *,
     content, name = _content(file)
     model = unwrapped(model)
     if parts_of(model):
-        raise SmallFileError(f'layers are inserted into this {type(model).__name__} already; '
-                             'load_attention loads a file into them')
+        raise SmallFileError(
+            f'layers are inserted into this {type(model).__name__} already; '
+            'load_attention loads a file into them'
+        )
     _check_base(model, content, name, check)
     plug_spec(model, content.parts)
     try:
@@ -285,8 +325,10 @@ def load_into_part(module: nn.Module, weights: str | Mapping[str, str]) -> None:
     wanted = None
     if isinstance(weights, Mapping):
         if set(weights) - {'file', 'part'} or 'file' not in weights:
-            raise TypeError('attention_weights takes a path or a dict with file and part, got '
-                            f'{dict(weights)!r}')
+            raise TypeError(
+                'attention_weights takes a path or a dict with file and part, got '
+                f'{dict(weights)!r}'
+            )
         wanted, weights = weights.get('part'), weights['file']
     if not isinstance(weights, (str, Path)):
         raise TypeError(f'attention_weights takes the path of a file, got {weights!r}')
@@ -302,8 +344,9 @@ def load_into_part(module: nn.Module, weights: str | Mapping[str, str]) -> None:
     module.attention.weights = (str(weights), part['path'])
 
 
-def part_for(module: nn.Module, content: SmallFile, name: str,
-             wanted: str | None = None) -> dict[str, Any]:
+def part_for(
+    module: nn.Module, content: SmallFile, name: str, wanted: str | None = None
+) -> dict[str, Any]:
     """Choose the part of a small file that belongs to one backbone, neck or head.
 
     Args:
@@ -318,19 +361,25 @@ def part_for(module: nn.Module, content: SmallFile, name: str,
     """
     own = fingerprint(shapes_of(base_state(module)))
     if content.extra['also'] or content.extra['norms']:
-        raise SmallFileError(f'{name} holds weights of the base too, which a plain checkpoint '
-                             'that is loaded later would undo; attach the file to that checkpoint')
+        raise SmallFileError(
+            f'{name} holds weights of the base too, which a plain checkpoint '
+            'that is loaded later would undo; attach the file to that checkpoint'
+        )
     there = [part for part in content.parts if wanted in (None, part['path'])]
     if not there:
         raise SmallFileError(f'{name} has no part {wanted!r}; its parts are {_part_names(content)}')
     fitting = [part for part in there if part['fingerprint'] == own]
     if len(fitting) > 1:
-        raise SmallFileError(f'{len(fitting)} parts of {name} fit this {type(module).__name__}; '
-                             'say which: attention_weights=dict(file=..., part='
-                             f'{fitting[0]["path"]!r})')
+        raise SmallFileError(
+            f'{len(fitting)} parts of {name} fit this {type(module).__name__}; '
+            'say which: attention_weights=dict(file=..., part='
+            f'{fitting[0]["path"]!r})'
+        )
     if not fitting:
-        raise SmallFileError(f'{name} is for {_part_names(content)}, and this '
-                             f'{type(module).__name__} (fingerprint {own[:12]}) is none of them')
+        raise SmallFileError(
+            f'{name} is for {_part_names(content)}, and this '
+            f'{type(module).__name__} (fingerprint {own[:12]}) is none of them'
+        )
     return fitting[0]
 
 
@@ -343,14 +392,19 @@ def load_part(container: Insertions, content: SmallFile, path: str) -> None:
         path (str): Path of the part in the model of the file.
     """
     prefix = f'{path}.' if path else ''
-    tensors = {key.removeprefix(prefix): value for key, value in content.tensors.items()
-               if key.startswith(prefix)}
+    tensors = {
+        key.removeprefix(prefix): value
+        for key, value in content.tensors.items()
+        if key.startswith(prefix)
+    }
     own = 'attention.'
-    container.load_state_dict({key.removeprefix(own): value for key, value in tensors.items()
-                               if key.startswith(own)})
+    container.load_state_dict(
+        {key.removeprefix(own): value for key, value in tensors.items() if key.startswith(own)}
+    )
     for conv_path, replacement in container.replaced.items():
         replacement.conv.load_state_dict(
-            {key: tensors[f'{conv_path}.{key}'] for key in replacement.added_keys()}, strict=False)
+            {key: tensors[f'{conv_path}.{key}'] for key in replacement.added_keys()}, strict=False
+        )
 
 
 def check_safetensors() -> None:
@@ -358,8 +412,10 @@ def check_safetensors() -> None:
     try:
         importlib.import_module('safetensors.torch')
     except ImportError as error:
-        raise ImportError(f'small files are safetensors files, and safetensors cannot be imported '
-                          f'({error}); install it with `pip install safetensors`') from error
+        raise ImportError(
+            f'small files are safetensors files, and safetensors cannot be imported '
+            f'({error}); install it with `pip install safetensors`'
+        ) from error
 
 
 def package_versions() -> dict[str, str]:
@@ -393,48 +449,69 @@ def _check_base(model: nn.Module, content: SmallFile, name: str, check: str) -> 
             module = modules.get(part['path'])
             if module is None or fingerprint(shapes_of(base_state(module))) != part['fingerprint']:
                 here = 'no such part' if module is None else f'another {type(module).__name__}'
-                raise SmallFileError(f'{name} is for the {part["path"]} ({part["class"]}) of '
-                                     f'{_base_words(content)}; this {type(model).__name__} has '
-                                     f'{here}')
+                raise SmallFileError(
+                    f'{name} is for the {part["path"]} ({part["class"]}) of '
+                    f'{_base_words(content)}; this {type(model).__name__} has '
+                    f'{here}'
+                )
         return
     shapes = shapes_of(base_state(model))
     own = fingerprint(shapes)
     if own == content.base['fingerprint']:
         return
     theirs = content.base['shapes']
-    lines = [f'{key} is {shapes.get(key, "not")} here and {theirs.get(key, "not")} there'
-             for key in sorted({*shapes, *theirs}) if shapes.get(key) != theirs.get(key)]
+    lines = [
+        f'{key} is {shapes.get(key, "not")} here and {theirs.get(key, "not")} there'
+        for key in sorted({*shapes, *theirs})
+        if shapes.get(key) != theirs.get(key)
+    ]
     raise SmallFileError(
         f'{name} is for {_base_words(content)}, and this is a {type(model).__name__} with '
         f'{len(shapes)} tensors (fingerprint {own[:12]}): {lines[0]}, {len(lines)} differences in '
-        'all' + ('' if type(model).__name__ != content.base['model'] else
-                 "; check='parts' compares only what layers are inserted into"))
+        'all'
+        + (
+            ''
+            if type(model).__name__ != content.base['model']
+            else "; check='parts' compares only what layers are inserted into"
+        )
+    )
 
 
 def _base_words(content: SmallFile) -> str:
     base = content.base
     config = f' of {base["config"]}' if base['config'] else ''
-    return (f'a {base["model"]}{config} with {len(base["shapes"])} tensors (fingerprint '
-            f'{base["fingerprint"][:12]})')
+    return (
+        f'a {base["model"]}{config} with {len(base["shapes"])} tensors (fingerprint '
+        f'{base["fingerprint"][:12]})'
+    )
 
 
 def _part_names(content: SmallFile) -> str:
-    return ', '.join(f'{part["path"] or "the model itself"} ({part["class"]}, fingerprint '
-                     f'{part["fingerprint"][:12]})' for part in content.parts)
+    return ', '.join(
+        f'{part["path"] or "the model itself"} ({part["class"]}, fingerprint '
+        f'{part["fingerprint"][:12]})'
+        for part in content.parts
+    )
 
 
 def _load(model: nn.Module, content: SmallFile, name: str, ours: Iterable[str]) -> None:
     state = model.state_dict()
     missing = [key for key in ours if key not in content.tensors]
     unknown = [key for key in content.tensors if key not in state]
-    wrong = [f'{key} has the shape {tuple(value.shape)} there and {tuple(state[key].shape)} here'
-             for key, value in content.tensors.items()
-             if key in state and state[key].shape != value.shape]
-    for count, text in ((len(missing), f'lacks {missing[:1]}'), (len(wrong), f'{wrong[:1]}'),
-                        (len(unknown), f'holds {unknown[:1]}, which the model lacks')):
+    wrong = [
+        f'{key} has the shape {tuple(value.shape)} there and {tuple(state[key].shape)} here'
+        for key, value in content.tensors.items()
+        if key in state and state[key].shape != value.shape
+    ]
+    for count, text in (
+        (len(missing), f'lacks {missing[:1]}'),
+        (len(wrong), f'{wrong[:1]}'),
+        (len(unknown), f'holds {unknown[:1]}, which the model lacks'),
+    ):
         if count:
-            raise SmallFileError(f'{name} does not fit this {type(model).__name__}: {text}, '
-                                 f'{count} such keys')
+            raise SmallFileError(
+                f'{name} does not fit this {type(model).__name__}: {text}, {count} such keys'
+            )
     model.load_state_dict(content.tensors, strict=False)
 
 
@@ -445,8 +522,11 @@ def keys_of_modules(base: Mapping[str, Tensor], modules: Sequence[str], kind: st
         SmallFileError: If one of them is not there; the message has the nearest.
         TypeError: If ``modules`` is no list of names.
     """
-    if isinstance(modules, str) or not isinstance(modules, Sequence) or \
-            not all(isinstance(module, str) for module in modules):
+    if (
+        isinstance(modules, str)
+        or not isinstance(modules, Sequence)
+        or not all(isinstance(module, str) for module in modules)
+    ):
         raise TypeError(f'`also` must be a list of module paths, got {modules!r}')
     found = []
     for module in modules:
@@ -455,8 +535,11 @@ def keys_of_modules(base: Mapping[str, Tensor], modules: Sequence[str], kind: st
             paths = {key.rpartition('.')[0] for key in base}
             paths |= {path.rpartition('.')[0] for path in paths}
             near = difflib.get_close_matches(module, paths, n=1)
-            hint = f'did you mean {near[0]!r}?' if near else \
-                f'there are {abbreviated_paths(sorted({key.split(".")[0] for key in base}))}'
+            hint = (
+                f'did you mean {near[0]!r}?'
+                if near
+                else f'there are {abbreviated_paths(sorted({key.split(".")[0] for key in base}))}'
+            )
             raise SmallFileError(f'{kind} has no module {module!r} with weights; {hint}')
         found += keys
     return found
@@ -470,7 +553,9 @@ def _moved_message(moved: Any, left: Sequence[str]) -> str:
         ways.append('include_norms (--include-norms) puts batch norms into the file')
     if weights:
         ways.append('also=[MODULE] (--also) puts trained modules into it')
-    return (f'the base moved: {statistics} statistics of batch norms and {weights} weights differ '
-            f'from the plain checkpoint, such as {left[-1]}, so the file alone would not give the '
-            f'trained model back; {"; ".join(ways)}; allow_moved (--allow-moved) writes it all the '
-            'same')
+    return (
+        f'the base moved: {statistics} statistics of batch norms and {weights} weights differ '
+        f'from the plain checkpoint, such as {left[-1]}, so the file alone would not give the '
+        f'trained model back; {"; ".join(ways)}; allow_moved (--allow-moved) writes it all the '
+        'same'
+    )

@@ -27,14 +27,27 @@ from .removal import unplug
 _INITIAL = ('zero_init', 'init_cfg')
 # Arguments with which constructors of some libraries load something.
 _LOADING = ('pretrained', 'checkpoint', 'init_cfg', 'trust_remote_code', 'load_from')
-_SCOPES = ('mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain', 'mmrotate', 'mmyolo', 'mmpose',
-           'mmdet3d', 'kronattn_mm')
+_SCOPES = (
+    'mmengine',
+    'mmcv',
+    'mmdet',
+    'mmseg',
+    'mmpretrain',
+    'mmrotate',
+    'mmyolo',
+    'mmpose',
+    'mmdet3d',
+    'kronattn_mm',
+)
 
 
 def parts_of(model: nn.Module) -> dict[str, nn.Module]:
     """Return the plugged modules of a model by their paths; the model itself has an empty one."""
-    return {path: module for path, module in model.named_modules()
-            if isinstance(module._modules.get('attention'), Insertions)}
+    return {
+        path: module
+        for path, module in model.named_modules()
+        if isinstance(module._modules.get('attention'), Insertions)
+    }
 
 
 def spec_of(model: nn.Module, named: bool = True) -> list[dict[str, Any]]:
@@ -75,11 +88,18 @@ def plug_spec(model: nn.Module, spec: Sequence[Mapping[str, Any]]) -> nn.Module:
             try:
                 module = model.get_submodule(part['path'])
             except AttributeError as error:
-                raise ValueError(f'{type(model).__name__} has no module {part["path"]!r}, into '
-                                 'which layers are to be inserted') from error
-            plug_at(module, [(Point(entry['point'], entry['path'], entry['index']),
-                              _entry(entry)) for entry in part['insert']],
-                    [_conv_entry(entry) for entry in part['convs']])
+                raise ValueError(
+                    f'{type(model).__name__} has no module {part["path"]!r}, into '
+                    'which layers are to be inserted'
+                ) from error
+            plug_at(
+                module,
+                [
+                    (Point(entry['point'], entry['path'], entry['index']), _entry(entry))
+                    for entry in part['insert']
+                ],
+                [_conv_entry(entry) for entry in part['convs']],
+            )
             done.append(module)
             for entry in part['convs']:
                 for path in entry['paths']:
@@ -91,8 +111,9 @@ def plug_spec(model: nn.Module, spec: Sequence[Mapping[str, Any]]) -> nn.Module:
     return model
 
 
-def differences(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]],
-                here: str = 'the model') -> list[str]:
+def differences(
+    ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]], here: str = 'the model'
+) -> list[str]:
     """Say in what two descriptions make different layers of the same keys.
 
     Arguments that are left out count as their defaults; how a layer starts makes no difference.
@@ -106,9 +127,11 @@ def differences(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str,
             texts.append(f'{name} is in the file and not in {here}')
         else:
             a, b = _complete(mine[name]), _complete(other[name])
-            texts += [f'{name} has {key}={b.get(key)!r} in the file and {key}={a.get(key)!r} in '
-                      f'{here}' for key in {**a, **b}
-                      if a.get(key) != b.get(key) and key not in _INITIAL]
+            texts += [
+                f'{name} has {key}={b.get(key)!r} in the file and {key}={a.get(key)!r} in {here}'
+                for key in {**a, **b}
+                if a.get(key) != b.get(key) and key not in _INITIAL
+            ]
     return texts
 
 
@@ -117,8 +140,10 @@ def check_names_only(layer: Any) -> None:
     for config in _dicts(layer):
         for key in config:
             if key in _LOADING and config[key] not in (None, False):
-                raise ValueError(f'a layer of the file has {key}={config[key]!r}; a file may not '
-                                 'have anything loaded')
+                raise ValueError(
+                    f'a layer of the file has {key}={config[key]!r}; a file may not '
+                    'have anything loaded'
+                )
         if 'type' in config:
             check_registered(config['type'])
 
@@ -133,8 +158,10 @@ def check_registered(name: Any) -> None:
     scope, _, key = name.rpartition('.')
     root = MMENGINE_MODELS
     if scope and scope not in root.children and scope not in _SCOPES:
-        raise ValueError(f'the type {name!r} of a layer of the file belongs to {scope!r}, which '
-                         'is no library known here; import the package that registers it first')
+        raise ValueError(
+            f'the type {name!r} of a layer of the file belongs to {scope!r}, which '
+            'is no library known here; import the package that registers it first'
+        )
     if not scope and name in root.module_dict:
         return
     if not scope:
@@ -147,44 +174,65 @@ def check_registered(name: Any) -> None:
     registry = root.children.get(scope) if scope else root
     known = registry is not None and (key in registry.module_dict or _on_demand(registry, key))
     if not known:
-        raise ValueError(f'the type {name!r} of a layer of the file is not registered; import the '
-                         'package that registers it first')
+        raise ValueError(
+            f'the type {name!r} of a layer of the file is not registered; import the '
+            'package that registers it first'
+        )
 
 
 def _on_demand(registry: Registry, key: str) -> bool:
-    return getattr(registry, 'scope', None) == 'kronattn_mm' and '.' not in key \
+    return (
+        getattr(registry, 'scope', None) == 'kronattn_mm'
+        and '.' not in key
         and registry.get(key) is not None
+    )
 
 
 def _part(path: str, module: nn.Module, named: bool) -> dict[str, Any]:
     container: Insertions = module.attention
-    insert = [_describe_insertion(insertion, named)
-              for insertion in container.insertions.values()]
+    insert = [_describe_insertion(insertion, named) for insertion in container.insertions.values()]
     groups: dict[str, dict[str, Any]] = {}
     for conv_path, replacement in container.replaced.items():
-        entry = dict(at=replacement.at, layer=_describe_conv(replacement, named),
-                     enabled=replacement.enabled)
+        entry = dict(
+            at=replacement.at, layer=_describe_conv(replacement, named), enabled=replacement.enabled
+        )
         group = groups.setdefault(json.dumps(entry, sort_keys=True), dict(paths=[], **entry))
         group['paths'].append(conv_path)
-    return {'path': path, 'class': type(module).__name__,
-            'fingerprint': fingerprint(shapes_of(base_state(module))),
-            'insert': insert, 'convs': list(groups.values())}
+    return {
+        'path': path,
+        'class': type(module).__name__,
+        'fingerprint': fingerprint(shapes_of(base_state(module))),
+        'insert': insert,
+        'convs': list(groups.values()),
+    }
 
 
 def _describe_insertion(insertion: Insertion, named: bool) -> dict[str, Any]:
     where = f'the layer at {insertion.point!r}'
-    return dict(point=insertion.point, path=insertion.path, index=insertion.index, at=insertion.at,
-                layer=_plain(insertion.config, where, insertion.layer if named else None),
-                shape=None if insertion.shape is None else list(insertion.shape),
-                norm_eval=insertion.norm_eval, with_cp=insertion.with_cp,
-                enabled=insertion.enabled)
+    return dict(
+        point=insertion.point,
+        path=insertion.path,
+        index=insertion.index,
+        at=insertion.at,
+        layer=_plain(insertion.config, where, insertion.layer if named else None),
+        shape=None if insertion.shape is None else list(insertion.shape),
+        norm_eval=insertion.norm_eval,
+        with_cp=insertion.with_cp,
+        enabled=insertion.enabled,
+    )
 
 
 def _describe_conv(replacement: Replacement, named: bool) -> dict[str, Any]:
-    own = {key: value for key, value in replacement.config.items()
-           if key not in geometry(replacement.plain)}
-    return _plain(own, f'the convolution {type(replacement.conv).__name__}',
-                  replacement.conv if named else None)
+    own = {
+        key: value
+        for key, value in replacement.config.items()
+        if key not in geometry(replacement.plain)
+    }
+    return _plain(
+        own,
+        f'the convolution {type(replacement.conv).__name__}',
+        replacement.conv if named else None,
+    )
 
 
 def _plain(config: Mapping[str, Any], where: str, module: nn.Module | None) -> dict[str, Any]:
@@ -196,8 +244,10 @@ def _plain(config: Mapping[str, Any], where: str, module: nn.Module | None) -> d
     if name is None:
         cls = type(module) if module is not None else given
         if module is not None:
-            raise ValueError(f'{where} is a {cls.__name__}, which is not registered, so that no '
-                             'file can name it; register it with MODELS.register_module()')
+            raise ValueError(
+                f'{where} is a {cls.__name__}, which is not registered, so that no '
+                'file can name it; register it with MODELS.register_module()'
+            )
         name = _name_of(given) or f'{cls.__module__}.{cls.__qualname__}'
     return dict(type=name, **_data(content, where))
 
@@ -229,9 +279,14 @@ def _name_of(wanted: Any) -> str | None:
 
 def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
     shape = entry.get('shape')
-    return dict(at=entry['at'], layer=dict(entry['layer']), norm_eval=entry['norm_eval'],
-                with_cp=entry['with_cp'], enabled=entry['enabled'],
-                shape=None if shape is None else tuple(shape))
+    return dict(
+        at=entry['at'],
+        layer=dict(entry['layer']),
+        norm_eval=entry['norm_eval'],
+        with_cp=entry['with_cp'],
+        enabled=entry['enabled'],
+        shape=None if shape is None else tuple(shape),
+    )
 
 
 def _conv_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -242,8 +297,10 @@ def _flat(spec: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str,
     for part in spec:
         prefix = f'{part["path"]}.' if part['path'] else ''
         for entry in part['insert']:
-            yield prefix + entry['point'], {**entry['layer'], 'its module': entry['path'],
-                                            'its output': entry['index']}
+            yield (
+                prefix + entry['point'],
+                {**entry['layer'], 'its module': entry['path'], 'its output': entry['index']},
+            )
         for entry in part['convs']:
             for path in entry['paths']:
                 yield prefix + path, entry['layer']
@@ -256,9 +313,13 @@ def _complete(layer: Mapping[str, Any]) -> dict[str, Any]:
         parameters = inspect.signature(cls).parameters.values()
     except (ImportError, TypeError, ValueError, RuntimeError):
         return dict(layer)
-    defaults = {parameter.name: list(parameter.default) if isinstance(parameter.default, tuple)
-                else parameter.default for parameter in parameters
-                if parameter.default is not parameter.empty}
+    defaults = {
+        parameter.name: list(parameter.default)
+        if isinstance(parameter.default, tuple)
+        else parameter.default
+        for parameter in parameters
+        if parameter.default is not parameter.empty
+    }
     return {**defaults, **layer}
 
 

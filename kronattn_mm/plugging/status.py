@@ -92,8 +92,9 @@ class AttentionStatus:
     norms: str
 
 
-def attention_status(model: nn.Module,
-                     image_shape: tuple[int, int] | None = None) -> list[AttentionStatus]:
+def attention_status(
+    model: nn.Module, image_shape: tuple[int, int] | None = None
+) -> list[AttentionStatus]:
     """Say what was put into a model, layer by layer, and in which state it is.
 
     Args:
@@ -119,13 +120,22 @@ def attention_status(model: nn.Module,
         added = list(layer.parameters()) if inserted else list(part.added().values())
         parameters = sum(parameter.numel() for parameter in added)
         shape = shapes.get(name)
-        rows.append(AttentionStatus(
-            name=name, kind='insert' if inserted else 'conv', layer=type(layer).__name__,
-            channels=part.config.get('in_channels' if inserted else 'out_channels'), shape=shape,
-            parameters=parameters, macs=None if shape is None else _added_macs(part, shape),
-            share=parameters / total, enabled=part.enabled, scale=part.scale,
-            trainable=_some_of(parameter.requires_grad for parameter in added),
-            norms=_norm_modes(part)))
+        rows.append(
+            AttentionStatus(
+                name=name,
+                kind='insert' if inserted else 'conv',
+                layer=type(layer).__name__,
+                channels=part.config.get('in_channels' if inserted else 'out_channels'),
+                shape=shape,
+                parameters=parameters,
+                macs=None if shape is None else _added_macs(part, shape),
+                share=parameters / total,
+                enabled=part.enabled,
+                scale=part.scale,
+                trainable=_some_of(parameter.requires_grad for parameter in added),
+                norms=_norm_modes(part),
+            )
+        )
     return rows
 
 
@@ -139,8 +149,9 @@ def _norm_modes(part: Insertion | Replacement) -> str:
     if not norms(part.module):
         return 'none'
     # The attended convolutions have an argument of that name, which their branch remembers.
-    held = part.norm_eval or any(getattr(child, 'norm_eval', False)
-                                 for child in part.module.modules())
+    held = part.norm_eval or any(
+        getattr(child, 'norm_eval', False) for child in part.module.modules()
+    )
     return 'train' if part.module.training and not held else 'eval'
 
 
@@ -174,16 +185,20 @@ def insertion_shapes(model: nn.Module, image_shape: tuple[int, int]) -> dict[str
     """
     watched = {name: insertion.layer for name, insertion in inserted_layers(model).items()}
     seen = _seen_shapes(model, image_shape, watched)
-    shapes = {name: seen.get(name, insertion.shape)
-              for name, insertion in inserted_layers(model).items()}
+    shapes = {
+        name: seen.get(name, insertion.shape) for name, insertion in inserted_layers(model).items()
+    }
     return {name: shape for name, shape in shapes.items() if shape is not None}
 
 
-def _seen_shapes(model: nn.Module, image_shape: tuple[int, int],
-                 watched: dict[str, nn.Module]) -> dict[str, tuple[int, ...]]:
+def _seen_shapes(
+    model: nn.Module, image_shape: tuple[int, int], watched: dict[str, nn.Module]
+) -> dict[str, tuple[int, ...]]:
     if not hasattr(model, 'extract_feat'):
-        raise TypeError(f'{type(model).__name__} has no extract_feat; give a whole detector, '
-                        'segmenter or classifier')
+        raise TypeError(
+            f'{type(model).__name__} has no extract_feat; give a whole detector, '
+            'segmenter or classifier'
+        )
     if not watched:
         return {}
     paths = {id(module): path for path, module in model.named_modules()}
@@ -195,8 +210,10 @@ def _seen_shapes(model: nn.Module, image_shape: tuple[int, int],
         try:
             return _shapes_on(model, image_shape, watched_paths)
         except RuntimeError as error:
-            raise ValueError(f'{type(model).__name__} cannot take an image of '
-                             f'{image_shape[0]} x {image_shape[1]}: {error}') from error
+            raise ValueError(
+                f'{type(model).__name__} cannot take an image of '
+                f'{image_shape[0]} x {image_shape[1]}: {error}'
+            ) from error
 
 
 class _Input:
@@ -211,12 +228,15 @@ class _Input:
             self.shapes[self.name] = tuple(args[0].shape)
 
 
-def _shapes_on(model: nn.Module, image_shape: tuple[int, int],
-               watched: dict[str, str]) -> dict[str, tuple[int, ...]]:
+def _shapes_on(
+    model: nn.Module, image_shape: tuple[int, int], watched: dict[str, str]
+) -> dict[str, tuple[int, ...]]:
     """Run the model and return the shapes that the modules at the paths ``watched`` see."""
     shapes: dict[str, tuple[int, ...]] = {}
-    handles = [model.get_submodule(path).register_forward_pre_hook(_Input(name, shapes).record)
-               for name, path in watched.items()]
+    handles = [
+        model.get_submodule(path).register_forward_pre_hook(_Input(name, shapes).record)
+        for name, path in watched.items()
+    ]
     parameter = next(model.parameters())
     image = torch.zeros(1, 3, *image_shape, device=parameter.device, dtype=parameter.dtype)
     try:

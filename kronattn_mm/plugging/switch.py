@@ -22,7 +22,7 @@ class Switch:
     """
 
     enabled: bool = True
-    scale: float = 1.
+    scale: float = 1.0
     norm_eval: bool = False
 
     @property
@@ -37,7 +37,7 @@ def all_on(parts: Iterable[Switch]) -> Iterator[None]:
     before = [(part, part.enabled, part.scale) for part in parts]
     try:
         for part, _, _ in before:
-            part.enabled, part.scale = True, 1.
+            part.enabled, part.scale = True, 1.0
         yield
     finally:
         for part, enabled, scale in before:

@@ -107,6 +107,7 @@ def select(model: nn.Module, points: str | None = None) -> dict[str, Any]:
 def unwrapped(model: nn.Module) -> nn.Module:
     """Return the model inside wrappers for several processes and inside ``torch.compile``."""
     from mmengine.model import is_model_wrapper
+
     while True:
         if hasattr(model, '_orig_mod'):
             model = model._orig_mod
@@ -118,8 +119,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 def _named(word: str, name: str, part: Any) -> bool:
     point = getattr(part, 'point', None)
-    return (fnmatch.fnmatchcase(name, word) or name.startswith(word + '.')
-            or (point is not None and fnmatch.fnmatchcase(point, word)))
+    return (
+        fnmatch.fnmatchcase(name, word)
+        or name.startswith(word + '.')
+        or (point is not None and fnmatch.fnmatchcase(point, word))
+    )
 
 
 def _unknown(word: str, parts: Mapping[str, Any]) -> str:
@@ -151,7 +155,11 @@ class Switched(contextlib.ContextDecorator):
             setattr(part, self.setting, self.value)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for part, value in zip(self.parts, self._before.pop(), strict=True):
             setattr(part, self.setting, value)

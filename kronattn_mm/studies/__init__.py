@@ -9,6 +9,13 @@ from .runs import Recipe, Run, StudyError, prepare_data, train_run
 from .summary import summarize
 
 __all__ = [
-    'VARIANTS', 'Arm', 'Recipe', 'Run', 'StudyError', 'expand_arms', 'prepare_data', 'summarize',
-    'train_run'
+    'VARIANTS',
+    'Arm',
+    'Recipe',
+    'Run',
+    'StudyError',
+    'expand_arms',
+    'prepare_data',
+    'summarize',
+    'train_run',
 ]

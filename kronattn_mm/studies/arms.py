@@ -13,8 +13,13 @@ from typing import Any
 # Numbers after the dash: how many of a bottleneck's three convolutions are attended.
 VARIANTS = ('static', 'se-block', 'se-1', 'se-2', 'se-3', 'sb-1', 'sb-2', 'sb-3', 'dyconv')
 # Which kinds of variants take an argument: sb (convolutions), se (convolutions).
-TAKEN_BY = dict(lambda_init=('sb', ), gate=('sb', 'se'), hidden_ratio=('sb', 'se'),
-                dropout=('sb', 'se'), place=('sb', 'se'))
+TAKEN_BY = dict(
+    lambda_init=('sb',),
+    gate=('sb', 'se'),
+    hidden_ratio=('sb', 'se'),
+    dropout=('sb', 'se'),
+    place=('sb', 'se'),
+)
 # The bottleneck is six times as wide inside (section 5.1).
 DEPTHWISE = 1 / 6
 

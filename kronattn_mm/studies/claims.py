@@ -41,17 +41,24 @@ CLAIMS = (
     Claim('table 5', 'sb-3', 'se-3'),
     Claim('table 5', 'se-1', 'sb-3', (0.75, 1.0)),
     Claim('table 7', 'sb-3 dropout=0.2', 'sb-3'),
-    *(Claim('table 8', f'sb-3 lambda_init={small}', f'sb-3 lambda_init={large}')
-      for small in ('0.01', '0.05', '0.1') for large in ('0.5', '1')),
+    *(
+        Claim('table 8', f'sb-3 lambda_init={small}', f'sb-3 lambda_init={large}')
+        for small in ('0.01', '0.05', '0.1')
+        for large in ('0.5', '1')
+    ),
     Claim('table 8', 'sb-3 lambda_init=0.05', 'sb-3 lambda_init=0.1', (0.35, 1.0)),
     Claim('table 8', 'sb-3 lambda_init=0.01', 'sb-3 lambda_init=0.1', (0.5, 0.75)),
-    Claim('table 9', 'sb-3 gate=sigmoid', 'sb-3 gate=tanh', (0.35, )),
+    Claim('table 9', 'sb-3 gate=sigmoid', 'sb-3 gate=tanh', (0.35,)),
     Claim('table 9', 'sb-3 gate=tanh', 'sb-3 gate=sigmoid', (0.5, 0.75, 1.0)),
     Claim('table 9', 'sb-3 gate=none', 'sb-3 gate=tanh', (0.75, 1.0)),
-    *(Claim('table 9', 'se-3 gate=sigmoid', f'se-3 gate={gate}')
-      for gate in ('tanh', 'softmax', 'relu', 'none')),
-    *(Claim('table 10', 'sb-3 hidden_ratio=3', f'sb-3 hidden_ratio={other}', (0.35, ))
-      for other in (1, 2, 4)),
+    *(
+        Claim('table 9', 'se-3 gate=sigmoid', f'se-3 gate={gate}')
+        for gate in ('tanh', 'softmax', 'relu', 'none')
+    ),
+    *(
+        Claim('table 10', 'sb-3 hidden_ratio=3', f'sb-3 hidden_ratio={other}', (0.35,))
+        for other in (1, 2, 4)
+    ),
 )
 
 

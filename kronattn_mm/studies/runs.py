@@ -26,8 +26,16 @@ from ..visualization.report import read_scalars, write_text
 from .arms import Arm
 
 # The parts of a config that decide what is trained; two runs that agree in them are the same.
-_SETTINGS = ('model', 'data_preprocessor', 'train_dataloader', 'val_dataloader', 'train_cfg',
-             'optim_wrapper', 'param_scheduler', 'randomness')
+_SETTINGS = (
+    'model',
+    'data_preprocessor',
+    'train_dataloader',
+    'val_dataloader',
+    'train_cfg',
+    'optim_wrapper',
+    'param_scheduler',
+    'randomness',
+)
 METRIC = 'accuracy/top1'
 
 
@@ -66,8 +74,7 @@ class Run:
         return f'x{self.width:g}_{self.arm.slug}_seed{self.seed}'
 
 
-def prepare_data(data: Path, unpacked: Path, unpack: Callable[[Path, Path], Any]
-                 ) -> dict[str, Any]:
+def prepare_data(data: Path, unpacked: Path, unpack: Callable[[Path, Path], Any]) -> dict[str, Any]:
     """Find out how pictures are stored and return what a config needs for them.
 
     Args:
@@ -85,9 +92,12 @@ def prepare_data(data: Path, unpacked: Path, unpack: Callable[[Path, Path], Any]
     """
     if (data / 'cifar-10-batches-py').is_dir() or data.name == 'cifar-10-batches-py':
         root = data if (data / 'cifar-10-batches-py').is_dir() else data.parent
-        return dict(dataset=dict(type='CIFAR10', data_root=str(root), download=False),
-                    splits=dict(train=dict(split='train'), test=dict(split='test')),
-                    num_classes=10, files=False)
+        return dict(
+            dataset=dict(type='CIFAR10', data_root=str(root), download=False),
+            splits=dict(train=dict(split='train'), test=dict(split='test')),
+            num_classes=10,
+            files=False,
+        )
     archives = [data] if data.suffix == '.npz' else sorted(data.glob('*.npz'))
     if data.is_dir() and (data / 'train').is_dir():
         folder = data
@@ -96,17 +106,23 @@ def prepare_data(data: Path, unpacked: Path, unpack: Callable[[Path, Path], Any]
             unpack(archives[0], unpacked)
         folder = unpacked
     else:
-        raise StudyError(f'{data} is no CIFAR-10 folder (with cifar-10-batches-py), no folder with '
-                         'train/<class> and test/<class>, and no .npz archive of pictures')
+        raise StudyError(
+            f'{data} is no CIFAR-10 folder (with cifar-10-batches-py), no folder with '
+            'train/<class> and test/<class>, and no .npz archive of pictures'
+        )
     classes = _classes(folder / 'train')
     others = _classes(folder / 'test')
     if classes != others:
-        raise StudyError(f'the classes in {folder}/train and {folder}/test differ: '
-                         f'{", ".join(sorted(set(classes) ^ set(others)))}')
-    return dict(dataset=dict(type='CustomDataset', data_root=str(folder),
-                             metainfo=dict(classes=classes)),
-                splits=dict(train=dict(data_prefix='train'), test=dict(data_prefix='test')),
-                num_classes=len(classes), files=True)
+        raise StudyError(
+            f'the classes in {folder}/train and {folder}/test differ: '
+            f'{", ".join(sorted(set(classes) ^ set(others)))}'
+        )
+    return dict(
+        dataset=dict(type='CustomDataset', data_root=str(folder), metainfo=dict(classes=classes)),
+        splits=dict(train=dict(data_prefix='train'), test=dict(data_prefix='test')),
+        num_classes=len(classes),
+        files=True,
+    )
 
 
 def _classes(folder: Path) -> list[str]:
@@ -159,8 +175,11 @@ def _use_data(config: Config, data: Mapping[str, Any]) -> None:
     for loader, split in ((config.train_dataloader, 'train'), (config.val_dataloader, 'test')):
         pipeline = loader.dataset.pipeline
         if data['files']:
-            pipeline = [dict(type='LoadImageFromFile'), dict(type='Resize', scale=(32, 32)),
-                        *pipeline]
+            pipeline = [
+                dict(type='LoadImageFromFile'),
+                dict(type='Resize', scale=(32, 32)),
+                *pipeline,
+            ]
         # Replaced as a whole; merging would keep arguments of the other dataset.
         loader['dataset'] = dict(**data['dataset'], **data['splits'][split], pipeline=pipeline)
         # Workers have random states of their own, with which resuming is not exact.
@@ -168,8 +187,9 @@ def _use_data(config: Config, data: Mapping[str, Any]) -> None:
     config.test_dataloader = copy.deepcopy(config.val_dataloader)
 
 
-def train_run(recipe: Recipe, run: Run, work_dir: Path,
-              progress: Callable[[float], None]) -> dict[str, Any]:
+def train_run(
+    recipe: Recipe, run: Run, work_dir: Path, progress: Callable[[float], None]
+) -> dict[str, Any]:
     """Train one run, or what is left of it, and return its result.
 
     Args:
@@ -186,8 +206,9 @@ def train_run(recipe: Recipe, run: Run, work_dir: Path,
         StudyError: If the folder holds a run with other settings.
     """
     config = run_config(recipe, run, work_dir)
-    settings = json.loads(json.dumps({key: config.get(key) for key in _SETTINGS}, sort_keys=True,
-                                     default=str))
+    settings = json.loads(
+        json.dumps({key: config.get(key) for key in _SETTINGS}, sort_keys=True, default=str)
+    )
     result = finished(work_dir, settings)
     if result is not None:
         progress(recipe.epochs)
@@ -204,10 +225,19 @@ def train_run(recipe: Recipe, run: Run, work_dir: Path,
     params = sum(parameter.numel() for parameter in runner.model.parameters())
     DefaultScope._instance_dict.clear()
     history = [_epoch(record) for record in _validations(work_dir)]
-    result = dict(run=run.name, variant=run.arm.variant, arm=run.arm.name,
-                  options=dict(run.arm.options), width=run.width, seed=run.seed,
-                  epochs=recipe.epochs, params=params, accuracy=history[-1]['accuracy'],
-                  history=history, seconds=round(time.monotonic() - start, 1))
+    result = dict(
+        run=run.name,
+        variant=run.arm.variant,
+        arm=run.arm.name,
+        options=dict(run.arm.options),
+        width=run.width,
+        seed=run.seed,
+        epochs=recipe.epochs,
+        params=params,
+        accuracy=history[-1]['accuracy'],
+        history=history,
+        seconds=round(time.monotonic() - start, 1),
+    )
     write_text(work_dir / 'result.json', json.dumps(result, indent=2))
     return result
 
@@ -224,8 +254,10 @@ def finished(work_dir: Path, settings: Mapping[str, Any]) -> dict[str, Any] | No
     before = json.loads(file.read_text(encoding='utf-8'))
     different = [key for key in settings if settings[key] != before.get(key)]
     if different:
-        raise StudyError(f'{work_dir} was trained with another {" and ".join(different)}; name '
-                         'another --out, or remove that folder')
+        raise StudyError(
+            f'{work_dir} was trained with another {" and ".join(different)}; name '
+            'another --out, or remove that folder'
+        )
     file = work_dir / 'result.json'
     return json.loads(file.read_text(encoding='utf-8')) if file.is_file() else None
 
@@ -237,8 +269,9 @@ def _validations(work_dir: Path) -> list[dict[str, Any]]:
 
 
 def _epoch(record: Mapping[str, Any]) -> dict[str, Any]:
-    gates = {key.removeprefix('gate/'): value for key, value in record.items()
-             if key.startswith('gate/')}
+    gates = {
+        key.removeprefix('gate/'): value for key, value in record.items() if key.startswith('gate/')
+    }
     return dict(epoch=record['step'], accuracy=record[METRIC], **gates)
 
 
@@ -259,6 +292,7 @@ class _Progress(Hook):
     def before_train(self, runner: Runner) -> None:
         self.report(runner.epoch)
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None,
-                         outputs: Any = None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         self.report(1 / len(runner.train_dataloader))

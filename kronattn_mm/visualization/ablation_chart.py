@@ -8,8 +8,13 @@ from matplotlib.figure import Figure
 from .report import replacing
 
 
-def draw_ablation(path: str | Path, metric: str, values: Mapping[str, float],
-                  strengths: Mapping[float, float] | None = None, note: str = '') -> None:
+def draw_ablation(
+    path: str | Path,
+    metric: str,
+    values: Mapping[str, float],
+    strengths: Mapping[float, float] | None = None,
+    note: str = '',
+) -> None:
     """Draw one metric for each setting, as bars, and over the strength, as a curve.
 
     Args:
@@ -34,8 +39,14 @@ def draw_ablation(path: str | Path, metric: str, values: Mapping[str, float],
         points = sorted(strengths.items())
         axes[1].plot(*zip(*points, strict=True), marker='o', color='tab:blue')
         for strength, value in points:
-            axes[1].annotate(f'{value:.4g}', (strength, value), textcoords='offset points',
-                             xytext=(0, 6), ha='center', fontsize=9)
+            axes[1].annotate(
+                f'{value:.4g}',
+                (strength, value),
+                textcoords='offset points',
+                xytext=(0, 6),
+                ha='center',
+                fontsize=9,
+            )
         axes[1].set_xlabel('strength of all layers (1: as trained, 0: off)')
         axes[1].set_ylabel(metric)
         axes[1].margins(y=0.2)
@@ -47,8 +58,13 @@ def draw_ablation(path: str | Path, metric: str, values: Mapping[str, float],
 def _draw_bars(axes: object, metric: str, names: Sequence[str], values: Sequence[float]) -> None:
     places = range(len(names))
     # What is compared with is hatched, so that the chart reads without colour.
-    bars = axes.barh(places, values, color=['tab:blue'] + ['tab:orange'] * (len(names) - 1),
-                     edgecolor='black', linewidth=0.6)
+    bars = axes.barh(
+        places,
+        values,
+        color=['tab:blue'] + ['tab:orange'] * (len(names) - 1),
+        edgecolor='black',
+        linewidth=0.6,
+    )
     bars[0].set_hatch('///')
     axes.set_yticks(places, names)
     axes.invert_yaxis()
@@ -58,6 +74,12 @@ def _draw_bars(axes: object, metric: str, names: Sequence[str], values: Sequence
     axes.margins(x=0.25)
     for place, value in zip(places, values, strict=True):
         change = '' if place == 0 else f'  ({value - values[0]:+.4g})'
-        axes.annotate(f'{value:.4g}{change}', (max(value, 0), place), va='center', fontsize=9,
-                      textcoords='offset points', xytext=(4, 0),
-                      bbox=dict(facecolor='white', edgecolor='none', pad=1))
+        axes.annotate(
+            f'{value:.4g}{change}',
+            (max(value, 0), place),
+            va='center',
+            fontsize=9,
+            textcoords='offset points',
+            xytext=(4, 0),
+            bbox=dict(facecolor='white', edgecolor='none', pad=1),
+        )

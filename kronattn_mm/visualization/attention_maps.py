@@ -35,9 +35,12 @@ def showable_layers(model: nn.Module) -> dict[str, Insertion]:
     Returns:
         dict[str, Insertion]: By the names of :func:`kronattn_mm.inserted_layers`.
     """
-    return {name: insertion for name, insertion in inserted_layers(model).items()
-            if hasattr(insertion.layer, 'attention_maps')
-            and getattr(insertion.layer, 'spatial_dims', 2) == 2}
+    return {
+        name: insertion
+        for name, insertion in inserted_layers(model).items()
+        if hasattr(insertion.layer, 'attention_maps')
+        and getattr(insertion.layer, 'spatial_dims', 2) == 2
+    }
 
 
 def choose_layer(model: nn.Module, name: str | None = None) -> str:
@@ -59,8 +62,10 @@ def choose_layer(model: nn.Module, name: str | None = None) -> str:
     inserted = inserted_layers(model)
     showable = showable_layers(model)
     if not inserted:
-        raise AttentionMapError(f'{type(model).__name__} has no inserted layers, so there is no '
-                                'attention to show; see kronattn_mm.Plugged')
+        raise AttentionMapError(
+            f'{type(model).__name__} has no inserted layers, so there is no '
+            'attention to show; see kronattn_mm.Plugged'
+        )
     choices = f'layers that can be shown: {", ".join(showable) or "none"}'
     if name is not None and name not in inserted:
         near = difflib.get_close_matches(name, showable, n=1)
@@ -69,20 +74,24 @@ def choose_layer(model: nn.Module, name: str | None = None) -> str:
     if name is not None and name not in showable:
         kind = type(inserted[name].layer).__name__
         why = ': in it each position attends in its own way' if kind == 'RegularAttention2d' else ''
-        raise AttentionMapError(f'{name!r} is a {kind}, which has no global attention maps{why}; '
-                                f'{choices}')
+        raise AttentionMapError(
+            f'{name!r} is a {kind}, which has no global attention maps{why}; {choices}'
+        )
     if name is not None:
         return name
     if not showable:
         kinds = sorted({type(insertion.layer).__name__ for insertion in inserted.values()})
-        raise AttentionMapError(f'none of the inserted layers ({", ".join(kinds)}) has global '
-                                'attention maps; EfficientAttention2d has')
+        raise AttentionMapError(
+            f'none of the inserted layers ({", ".join(kinds)}) has global '
+            'attention maps; EfficientAttention2d has'
+        )
     try:
         shapes = insertion_shapes(model, (256, 256))
     except (TypeError, ValueError) as error:
-        raise AttentionMapError(f'which layer has the finest maps could not be found out '
-                                f'({error}); name one. {choices}') from error
-    areas = {layer: np.prod(shapes.get(layer, (0, ))[2:]) for layer in showable}
+        raise AttentionMapError(
+            f'which layer has the finest maps could not be found out ({error}); name one. {choices}'
+        ) from error
+    areas = {layer: np.prod(shapes.get(layer, (0,))[2:]) for layer in showable}
     return max(reversed(areas), key=areas.get)
 
 
@@ -126,8 +135,12 @@ class MapRecorder:
         ]
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -135,11 +148,15 @@ class MapRecorder:
     def check(self) -> None:
         """Raise AttentionMapError unless maps over images have been recorded."""
         if self.maps is None or self.network_shape is None:
-            raise AttentionMapError(f'the layer {self.name!r} was not called while the model '
-                                    'predicted (heads that only help training are not)')
+            raise AttentionMapError(
+                f'the layer {self.name!r} was not called while the model '
+                'predicted (heads that only help training are not)'
+            )
         if not self._whole_images:
-            raise AttentionMapError(f'the layer {self.name!r} does not see whole images: it got '
-                                    f'{len(self.maps)} feature maps for {self._batch_size} images')
+            raise AttentionMapError(
+                f'the layer {self.name!r} does not see whole images: it got '
+                f'{len(self.maps)} feature maps for {self._batch_size} images'
+            )
 
     def _record_images(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         if self.network_shape is None:
@@ -155,14 +172,15 @@ class MapRecorder:
         x = args[0].detach()
         self._whole_images = len(x) == self._batch_size
         if self._whole_images:
-            x = x[:self.num_images]
+            x = x[: self.num_images]
         weight = next(module.parameters(), x)
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             self.maps = module.attention_maps(x.to(weight.dtype)).float().cpu()
 
 
-def shown_region(inputs_shape: tuple[int, int], network_shape: tuple[int, int],
-                 metainfo: dict[str, Any]) -> tuple[int, int]:
+def shown_region(
+    inputs_shape: tuple[int, int], network_shape: tuple[int, int], metainfo: dict[str, Any]
+) -> tuple[int, int]:
     """Return height and width of the part, from the top left corner, that is image and was seen.
 
     What the libraries pad lies at the right and at the bottom. The batch's padding is the
@@ -194,8 +212,10 @@ def crop_maps(maps: Tensor, network_shape: tuple[int, int], region: tuple[int, i
     Returns:
         Tensor: ``(..., h', w')``, at least one cell.
     """
-    rows, columns = (max(1, round(cells * kept / whole)) for cells, kept, whole
-                     in zip(maps.shape[-2:], region, network_shape, strict=True))
+    rows, columns = (
+        max(1, round(cells * kept / whole))
+        for cells, kept, whole in zip(maps.shape[-2:], region, network_shape, strict=True)
+    )
     return maps[..., :rows, :columns]
 
 
@@ -231,7 +251,7 @@ def select_distinct(maps: Tensor, count: int) -> list[int]:
     chosen: list[int] = []
     if len(uneven):
         norms = np.linalg.norm(centred, axis=1)
-        similarity = (centred[uneven] / norms[uneven, None])
+        similarity = centred[uneven] / norms[uneven, None]
         similarity = similarity @ similarity.T
         first = int(contrast[uneven].argmax())
         order = [first]

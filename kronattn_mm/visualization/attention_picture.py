@@ -43,8 +43,15 @@ def network_image(inputs: Tensor) -> np.ndarray:
     return image.clamp(0, 255).round().byte().permute(1, 2, 0).numpy()
 
 
-def draw_attention(image: np.ndarray, maps: Tensor, network_shape: tuple[int, int], layer: str,
-                      title: str = '', count: int = 6, warning: str = '') -> np.ndarray:
+def draw_attention(
+    image: np.ndarray,
+    maps: Tensor,
+    network_shape: tuple[int, int],
+    layer: str,
+    title: str = '',
+    count: int = 6,
+    warning: str = '',
+) -> np.ndarray:
     """Draw an image and, over it, its most distinct attention maps, the most distinct first.
 
     The colours of each map run from its 1st to its 99th percentile on the image. For maps that sum
@@ -79,20 +86,24 @@ def draw_attention(image: np.ndarray, maps: Tensor, network_shape: tuple[int, in
     order = select_distinct(crop_maps(flat, network_shape, region), count)
     overlays = _on_image(flat[order], network_shape, region)
     sums_to_one = bool((flat >= 0).all()) and torch.allclose(
-        flat.sum(dim=(1, 2)), torch.ones(len(flat)), atol=1e-3)
+        flat.sum(dim=(1, 2)), torch.ones(len(flat)), atol=1e-3
+    )
     unit = flat[0].numel() if sums_to_one else 1
 
     rows, columns, width, height = _arrange(len(order) + 1, region)
     head, foot, caption, gap = (0.40 if not warning else 0.62), 0.60, 0.46, 0.12
-    size = (max(columns * (width + gap) + gap, _LEAST_WIDTH),
-            rows * (height + caption + gap) + head + foot)
+    size = (
+        max(columns * (width + gap) + gap, _LEAST_WIDTH),
+        rows * (height + caption + gap) + head + foot,
+    )
     figure = Figure(figsize=size, dpi=_DPI, facecolor='white')
     canvas = FigureCanvasAgg(figure)
 
     def axes_at(left: float, top: float, wide: float, high: float):
         # inches from the top left corner, because what has to fit is text of a given size
-        return figure.add_axes((left / size[0], 1 - (top + high) / size[1], wide / size[0],
-                                high / size[1]))
+        return figure.add_axes(
+            (left / size[0], 1 - (top + high) / size[1], wide / size[0], high / size[1])
+        )
 
     def write(left: float, top: float, text: str, **style):
         return figure.text(left / size[0], 1 - top / size[1], text, va='top', **style)
@@ -131,12 +142,23 @@ def draw_attention(image: np.ndarray, maps: Tensor, network_shape: tuple[int, in
     bar.set_yticks([])
     bar.text(-0.05, 0.5, 'low', transform=bar.transAxes, ha='right', va='center', fontsize=8)
     bar.text(1.05, 0.5, 'high', transform=bar.transAxes, ha='left', va='center', fontsize=8)
-    note = ('Each map sums to 1 over all positions, padding included; 1 × even: the same weight '
-            'everywhere. ' if sums_to_one else 'Maps as computed; they do not sum to 1. ')
+    note = (
+        'Each map sums to 1 over all positions, padding included; 1 × even: the same weight '
+        'everywhere. '
+        if sums_to_one
+        else 'Maps as computed; they do not sum to 1. '
+    )
     note += f'Colours of each map: percentiles {PERCENTILES[0]} to {PERCENTILES[1]}.'
     lines = textwrap.wrap(note, int((size[0] - 2.3 - gap) * 16))
-    figure.text((gap + 2.0) / size[0], (foot - 0.265) / size[1], '\n'.join(lines), va='center',
-                fontsize=8, color=_QUIET, linespacing=1.15)
+    figure.text(
+        (gap + 2.0) / size[0],
+        (foot - 0.265) / size[1],
+        '\n'.join(lines),
+        va='center',
+        fontsize=8,
+        color=_QUIET,
+        linespacing=1.15,
+    )
     canvas.draw()
     return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
 
@@ -144,7 +166,7 @@ def draw_attention(image: np.ndarray, maps: Tensor, network_shape: tuple[int, in
 def _on_image(maps: Tensor, network_shape: tuple[int, int], region: tuple[int, int]) -> np.ndarray:
     # Resize first and crop then: cells and pixels coincide only over the padded input.
     resized = F.interpolate(maps[None], network_shape, mode='bilinear', align_corners=False)[0]
-    return resized[:, :region[0], :region[1]].numpy()
+    return resized[:, : region[0], : region[1]].numpy()
 
 
 def _blend(grey: np.ndarray, weights: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -180,7 +202,7 @@ def _fit(text: Any, parts: list[str], inches: float) -> None:
     """Write ``parts`` into a text of the figure; cut the first, then shrink, until they fit."""
     first, *rest = parts
     for letters in range(len(first), -1, -1):
-        shown = first if letters == len(first) else f'…{first[len(first) - letters:]}'
+        shown = first if letters == len(first) else f'…{first[len(first) - letters :]}'
         text.set_text(' · '.join(part for part in [shown, *rest] if part))
         if text.get_window_extent().width <= inches * _DPI:
             return

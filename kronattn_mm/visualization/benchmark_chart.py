@@ -12,8 +12,9 @@ from .cost_chart import save_figure
 _HATCHES = ('', '///', '...', 'xx', '\\\\')
 
 
-def draw_comparison(path: str | Path, comparison: Comparison, rows: Sequence[Row],
-                    machine: str) -> None:
+def draw_comparison(
+    path: str | Path, comparison: Comparison, rows: Sequence[Row], machine: str
+) -> None:
     """Draw time and peak memory as grouped bars on log scales.
 
     Args:
@@ -28,24 +29,42 @@ def draw_comparison(path: str | Path, comparison: Comparison, rows: Sequence[Row
     sizes = list(dict.fromkeys(row.size for row in rows))
     names = list(dict.fromkeys(row.operator for row in rows))
     figure = Figure(figsize=(9, 6.5), layout='constrained')
-    figure.suptitle(f'{comparison.title}, batch {comparison.batch}, '
-                    f'{comparison.channels} channels', x=0.01, ha='left')
+    figure.suptitle(
+        f'{comparison.title}, batch {comparison.batch}, {comparison.channels} channels',
+        x=0.01,
+        ha='left',
+    )
     # By processor time where there is one: it does not depend on what else the machine does.
     by_cpu = all(row.measured.time.cpu is not None for row in rows)
     clock = 'CPU time' if by_cpu else 'time'
     panels = figure.subplots(2, 1, sharex=True)
     for axes, label, unit, value in (
-            (panels[0], f'{clock} (ms)', lambda number: f'{number:.3g}',
-             lambda row: 1000 * (row.measured.time.cpu if by_cpu else row.measured.time.wall)),
-            (panels[1], 'peak memory (bytes)', quantity, lambda row: row.measured.peak)):
+        (
+            panels[0],
+            f'{clock} (ms)',
+            lambda number: f'{number:.3g}',
+            lambda row: 1000 * (row.measured.time.cpu if by_cpu else row.measured.time.wall),
+        ),
+        (panels[1], 'peak memory (bytes)', quantity, lambda row: row.measured.peak),
+    ):
         width = 0.8 / len(names)
         for index, name in enumerate(names):
-            values = [value(row) for size in sizes for row in rows
-                      if (row.size, row.operator) == (size, name)]
+            values = [
+                value(row)
+                for size in sizes
+                for row in rows
+                if (row.size, row.operator) == (size, name)
+            ]
             offset = (index - (len(names) - 1) / 2) * width
-            bars = axes.bar([group + offset for group in range(len(sizes))], values, width,
-                            label=name, edgecolor='black', linewidth=0.6,
-                            hatch=_HATCHES[index % len(_HATCHES)])
+            bars = axes.bar(
+                [group + offset for group in range(len(sizes))],
+                values,
+                width,
+                label=name,
+                edgecolor='black',
+                linewidth=0.6,
+                hatch=_HATCHES[index % len(_HATCHES)],
+            )
             axes.bar_label(bars, [unit(number) for number in values], fontsize=7, padding=1)
         axes.set_yscale('log')
         axes.margins(y=0.15)

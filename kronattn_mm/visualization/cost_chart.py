@@ -32,10 +32,12 @@ def draw_figure_2(path: str | Path) -> None:
     costs = [section_3_5_costs(*size) for size in FIGURE_2_SIZES]
     names = ('efficient attention', 'non-local')
     draw_requirements(
-        path, [' x '.join(map(str, size)) for size in FIGURE_2_SIZES],
+        path,
+        [' x '.join(map(str, size)) for size in FIGURE_2_SIZES],
         memory={name: [pair[i].memory for pair in costs] for i, name in enumerate(names)},
         macc={name: [pair[i].macc for pair in costs] for i, name in enumerate(names)},
-        title='Resource requirements for 64-channel inputs (d = d_v = 2 d_k = 64)')
+        title='Resource requirements for 64-channel inputs (d = d_v = 2 d_k = 64)',
+    )
 
 
 def draw_layers(path: str | Path, report: CostReport) -> None:
@@ -54,17 +56,27 @@ def draw_layers(path: str | Path, report: CostReport) -> None:
     layers = report.layers
     height, width = report.image_shape
     draw_requirements(
-        path, [layer.name for layer in layers],
-        memory={"paper's accounting": [layer.paper and layer.paper.memory for layer in layers],
-                'as executed': [layer.executed.allocated for layer in layers]},
-        macc={"paper's accounting": [layer.paper and layer.paper.macc for layer in layers],
-              'as executed': [layer.executed.macc for layer in layers]},
-        title=f'Inserted layers, one image of {height} x {width}')
+        path,
+        [layer.name for layer in layers],
+        memory={
+            "paper's accounting": [layer.paper and layer.paper.memory for layer in layers],
+            'as executed': [layer.executed.allocated for layer in layers],
+        },
+        macc={
+            "paper's accounting": [layer.paper and layer.paper.macc for layer in layers],
+            'as executed': [layer.executed.macc for layer in layers],
+        },
+        title=f'Inserted layers, one image of {height} x {width}',
+    )
 
 
-def draw_requirements(path: str | Path, labels: Sequence[str],
-                      memory: Mapping[str, Sequence[float | None]],
-                      macc: Mapping[str, Sequence[float | None]], title: str) -> None:
+def draw_requirements(
+    path: str | Path,
+    labels: Sequence[str],
+    memory: Mapping[str, Sequence[float | None]],
+    macc: Mapping[str, Sequence[float | None]],
+    title: str,
+) -> None:
     """Draw memory and computation as grouped bars on a log scale.
 
     Args:
@@ -81,13 +93,15 @@ def draw_requirements(path: str | Path, labels: Sequence[str],
     figure = Figure(figsize=(max(8, 1.35 * len(labels)), 7.5), layout='constrained')
     figure.suptitle(title, x=0.01, ha='left')
     panels = figure.subplots(2, 1, sharex=True)
-    for axes, series, label in zip(panels, (memory, macc), ('memory (bytes)', 'computation (MACC)'),
-                                   strict=True):
+    for axes, series, label in zip(
+        panels, (memory, macc), ('memory (bytes)', 'computation (MACC)'), strict=True
+    ):
         _draw_bars(axes, series, len(labels))
         axes.set_ylabel(f'{label}, log scale')
     long = max(map(len, labels)) > 14
-    panels[1].set_xticks(range(len(labels)), labels, rotation=20 if long else 0,
-                         ha='right' if long else 'center')
+    panels[1].set_xticks(
+        range(len(labels)), labels, rotation=20 if long else 0, ha='right' if long else 'center'
+    )
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, loc='outside upper right')
     save_figure(figure, Path(path))
@@ -98,11 +112,18 @@ def _draw_bars(axes, series: Mapping[str, Sequence[float | None]], groups: int) 
     values = [value for row in series.values() for value in row if value]
     for index, ((name, row), style) in enumerate(zip(series.items(), _STYLES)):  # noqa: B905
         offset = (index - (len(series) - 1) / 2) * width
-        bars = axes.bar([group + offset for group in range(groups)],
-                        [value or float('nan') for value in row], width, label=name,
-                        edgecolor='black', linewidth=0.6, **style)
-        axes.bar_label(bars, [quantity(value) if value else '' for value in row], fontsize=7,
-                       padding=1)
+        bars = axes.bar(
+            [group + offset for group in range(groups)],
+            [value or float('nan') for value in row],
+            width,
+            label=name,
+            edgecolor='black',
+            linewidth=0.6,
+            **style,
+        )
+        axes.bar_label(
+            bars, [quantity(value) if value else '' for value in row], fontsize=7, padding=1
+        )
     axes.set_yscale('log')
     # Bars on a log scale have no natural foot: start a decade below the smallest.
     axes.set_ylim(min(values, default=1) / 10, max(values, default=1) * 10)

@@ -66,8 +66,11 @@ class GateRecord:
 
 def gated_layers(model: nn.Module) -> dict[str, nn.Module]:
     """Return the attended convolutions and blocks with a gate by their dotted paths."""
-    return {name: module for name, module in model.named_modules()
-            if isinstance(module, (BranchedConv, ShiftBalance2d, SqueezeExcite2d))}
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, (BranchedConv, ShiftBalance2d, SqueezeExcite2d))
+    }
 
 
 def gate_slope(z: Tensor, gate: str | None) -> Tensor:
@@ -111,8 +114,11 @@ class GateRecorder:
             branch = _branch(layer)
             shift = isinstance(branch, ShiftBranch)
             self.records[name] = GateRecord(
-                name, 'shift' if shift else 'scale', branch.gate,
-                branch.lambda_.detach().float().cpu().clone() if shift else None)
+                name,
+                'shift' if shift else 'scale',
+                branch.gate,
+                branch.lambda_.detach().float().cpu().clone() if shift else None,
+            )
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -154,12 +160,14 @@ class GateRecorder:
                     self._waiting[record.name] = slope, apply_gate(z, branch.gate).abs()
                     if not isinstance(layer, BranchedConv):
                         self._add_scaled(record, x)
+
         return measure
 
     def _combination(self, record: GateRecord, combine: Any) -> Any:
         def measure(trunk: Tensor, attention: Tensor) -> Tensor:
             self._add_scaled(record, trunk)
             return combine(trunk, attention)
+
         return measure
 
     def _add_scaled(self, record: GateRecord, trunk: Tensor) -> None:

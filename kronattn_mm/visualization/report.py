@@ -5,6 +5,7 @@ The quickstart fills it with what it made; :mod:`.run_report` with what any run 
 Reads what mmengine and mmdet leave (``vis_data/scalars.json``, the predictions that ``test.py
 --out`` writes) and needs neither of them for the curves and the page.
 """
+
 import base64
 import json
 import os
@@ -18,8 +19,16 @@ from typing import Any
 import numpy as np
 
 # Parts of the page that only some runs have.
-OPTIONAL = dict(notes=(), gates=(), status='', differences=(), differences_note='', log='',
-                halves=True, library='mmdet')
+OPTIONAL = dict(
+    notes=(),
+    gates=(),
+    status='',
+    differences=(),
+    differences_note='',
+    log='',
+    halves=True,
+    library='mmdet',
+)
 _TEMPLATE = Path(__file__).with_name('report.html.j2')
 # Two colours that differ in brightness too, on white; each line also has its own dash pattern.
 _LINES = (('#0b5394', '-'), ('#c2500a', '--'), ('#0b5394', ':'), ('#c2500a', '-.'))
@@ -76,8 +85,10 @@ def read_scalars(work_dir: str | Path) -> tuple[list[dict], list[dict]]:
                 continue
             target = training if 'loss' in record else validation
             target[record['step']] = record
-    return ([training[step] for step in sorted(training)],
-            [validation[step] for step in sorted(validation)])
+    return (
+        [training[step] for step in sorted(training)],
+        [validation[step] for step in sorted(validation)],
+    )
 
 
 def draw_loss(training: Sequence[Mapping], path: str | Path) -> None:
@@ -90,14 +101,24 @@ def draw_loss(training: Sequence[Mapping], path: str | Path) -> None:
     # mmengine counts epochs from 1 and steps through all of them; it logs each epoch's last step.
     length = max(record['step'] / record['epoch'] for record in training)
     x = [record['step'] / length for record in training]
-    parts = dict(loss='all losses', loss_cls='class of a region', loss_bbox='box of a region',
-                 loss_mask='mask of a region')
+    parts = dict(
+        loss='all losses',
+        loss_cls='class of a region',
+        loss_bbox='box of a region',
+        loss_mask='mask of a region',
+    )
     with axes_on(path, 'Training loss', 'epoch', 'loss') as axes:
         for (key, label), (colour, dash) in zip(parts.items(), _LINES, strict=True):
             if key in training[0]:
-                axes.plot(x, [record.get(key, np.nan) for record in training], dash, color=colour,
-                          label=label, linewidth=2.5 if key == 'loss' else 1.5)
-        start = np.median([record['loss'] for record in training[:max(5, len(training) // 10)]])
+                axes.plot(
+                    x,
+                    [record.get(key, np.nan) for record in training],
+                    dash,
+                    color=colour,
+                    label=label,
+                    linewidth=2.5 if key == 'loss' else 1.5,
+                )
+        start = np.median([record['loss'] for record in training[: max(5, len(training) // 10)]])
         axes.set_ylim(0, 1.3 * max(start, 0.1))  # the first steps may be far off
         axes.legend()
 
@@ -109,14 +130,25 @@ def draw_precision(validation: Sequence[Mapping], path: str | Path) -> None:
         validation: Validation records of :func:`read_scalars`.
         path: Where to write.
     """
-    lines = {'coco/bbox_mAP_50': 'box AP50', 'coco/segm_mAP_50': 'mask AP50',
-             'coco/bbox_mAP': 'box AP', 'coco/segm_mAP': 'mask AP'}
+    lines = {
+        'coco/bbox_mAP_50': 'box AP50',
+        'coco/segm_mAP_50': 'mask AP50',
+        'coco/bbox_mAP': 'box AP',
+        'coco/segm_mAP': 'mask AP',
+    }
     with axes_on(path, 'Held-out pictures', 'epoch', 'average precision') as axes:
         for (key, label), (colour, dash) in zip(lines.items(), _LINES, strict=True):
             points = [(record['step'], record[key]) for record in validation if key in record]
             if points:
-                axes.plot(*zip(*points, strict=True), dash, color=colour, marker='o', markersize=4,
-                          label=label, linewidth=2)
+                axes.plot(
+                    *zip(*points, strict=True),
+                    dash,
+                    color=colour,
+                    marker='o',
+                    markersize=4,
+                    label=label,
+                    linewidth=2,
+                )
         axes.set_ylim(0, max(0.05, min(1, 1.15 * axes.get_ylim()[1])))
         if axes.lines:
             axes.legend()
@@ -125,12 +157,14 @@ def draw_precision(validation: Sequence[Mapping], path: str | Path) -> None:
 
 
 @contextmanager
-def axes_on(path: str | Path, title: str, x: str, y: str,
-            size: tuple[float, float] = (6.4, 4)) -> Iterator[Any]:
+def axes_on(
+    path: str | Path, title: str, x: str, y: str, size: tuple[float, float] = (6.4, 4)
+) -> Iterator[Any]:
     """Yield axes that are written as a PNG at the end; ``size`` is in inches, at 130 dpi."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
+
     figure = Figure(figsize=size, dpi=130, layout='constrained')
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(title=title, xlabel=x, ylabel=y)
@@ -144,8 +178,9 @@ def axes_on(path: str | Path, title: str, x: str, y: str,
         figure.savefig(draft, format='png')
 
 
-def choose_pictures(predictions: Sequence[Mapping], annotation_file: str | Path,
-                    count: int) -> list[Mapping]:
+def choose_pictures(
+    predictions: Sequence[Mapping], annotation_file: str | Path, count: int
+) -> list[Mapping]:
     """Choose pictures spread over the set, each with at least two objects where possible.
 
     Not the best ones: nothing about the predictions enters the choice.
@@ -166,16 +201,22 @@ def choose_pictures(predictions: Sequence[Mapping], annotation_file: str | Path,
 
 def choose_score(predictions: Sequence[Mapping], score: float, fewest: int) -> float:
     """``score``, or where no prediction reaches it, what the best ``fewest`` of them reach."""
-    scores = np.sort(np.concatenate(
-        [np.asarray(one['pred_instances']['scores']) for one in predictions]))[::-1]
+    scores = np.sort(
+        np.concatenate([np.asarray(one['pred_instances']['scores']) for one in predictions])
+    )[::-1]
     if not len(scores) or scores[0] >= score:
         return score
     return float(scores[min(fewest, len(scores)) - 1])
 
 
-def draw_predictions(predictions: Sequence[Mapping], annotation_file: str | Path,
-                     classes: Sequence[str], out_dir: str | Path, score: float = 0.5,
-                     side: int = 480) -> list[Path]:
+def draw_predictions(
+    predictions: Sequence[Mapping],
+    annotation_file: str | Path,
+    classes: Sequence[str],
+    out_dir: str | Path,
+    score: float = 0.5,
+    side: int = 480,
+) -> list[Path]:
     """Draw ground truth (left) and predictions (right) with mmengine's visualizer.
 
     mmdet's own shrinks its labels with the objects, down to what nobody can read on small ones.
@@ -199,8 +240,11 @@ def draw_predictions(predictions: Sequence[Mapping], annotation_file: str | Path
 
     with open(os.devnull, 'w') as silence, redirect_stdout(silence):
         truth = COCO(str(annotation_file))
-    names = {category: entry['name'] for category, entry in truth.cats.items()
-             if entry['name'] in classes}
+    names = {
+        category: entry['name']
+        for category, entry in truth.cats.items()
+        if entry['name'] in classes
+    }
     colours = dict(zip(classes, _palette(len(classes)), strict=True))
     visualizer = Visualizer()
 
@@ -211,10 +255,13 @@ def draw_predictions(predictions: Sequence[Mapping], annotation_file: str | Path
         visualizer.set_image(np.asarray(image.resize(size, Image.Resampling.BICUBIC)))
         # Masks first and all at once: for each, mmengine draws what it has anew as a picture.
         if shown:
-            masks = [np.asarray(Image.fromarray(mask * 255).resize(size, Image.Resampling.BILINEAR))
-                     for *_, mask in shown]
-            visualizer.draw_binary_masks(np.stack(masks) > 127,
-                                         [colours[name] for name, *_ in shown], alphas=0.5)
+            masks = [
+                np.asarray(Image.fromarray(mask * 255).resize(size, Image.Resampling.BILINEAR))
+                for *_, mask in shown
+            ]
+            visualizer.draw_binary_masks(
+                np.stack(masks) > 127, [colours[name] for name, *_ in shown], alphas=0.5
+            )
         visualizer.ax_save.autoscale(False)  # a box on the border would shrink the picture
         for name, _, box, _ in shown:
             visualizer.draw_bboxes(_tensor(box) * scale, edge_colors=colours[name], line_widths=2)
@@ -222,24 +269,37 @@ def draw_predictions(predictions: Sequence[Mapping], annotation_file: str | Path
             left, top, right, _ = (scale * _tensor(box).clip(min=0)).tolist()
             at_border = left > 0.75 * size[0]  # the label would not fit to the right of its corner
             visualizer.draw_texts(
-                label, _tensor([[right - 3 if at_border else left + 3, top + 3]]), font_sizes=14,
-                colors='white', vertical_alignments='top',
+                label,
+                _tensor([[right - 3 if at_border else left + 3, top + 3]]),
+                font_sizes=14,
+                colors='white',
+                vertical_alignments='top',
                 horizontal_alignments='right' if at_border else 'left',
-                bboxes=dict(facecolor='black', edgecolor=_hex(colours[name]), alpha=0.85, pad=1.5))
+                bboxes=dict(facecolor='black', edgecolor=_hex(colours[name]), alpha=0.85, pad=1.5),
+            )
         return visualizer.get_image()
 
     paths = []
     for one in predictions:
         image = Image.open(one['img_path']).convert('RGB')
         entries = truth.loadAnns(truth.getAnnIds(one['img_id'], iscrowd=False))
-        real = [(name, name, _corners(entry['bbox']), truth.annToMask(entry)) for entry in entries
-                if (name := names.get(entry['category_id']))]
+        real = [
+            (name, name, _corners(entry['bbox']), truth.annToMask(entry))
+            for entry in entries
+            if (name := names.get(entry['category_id']))
+        ]
         found = one['pred_instances']
-        guessed = [(name := classes[label], f'{name} {100 * value:.0f}%', box,
-                    run_lengths.decode(mask))
-                   for label, value, box, mask in zip(
-                       found['labels'].tolist(), found['scores'].tolist(),
-                       found['bboxes'].tolist(), found['masks'], strict=True) if value >= score]
+        guessed = [
+            (name := classes[label], f'{name} {100 * value:.0f}%', box, run_lengths.decode(mask))
+            for label, value, box, mask in zip(
+                found['labels'].tolist(),
+                found['scores'].tolist(),
+                found['bboxes'].tolist(),
+                found['masks'],
+                strict=True,
+            )
+            if value >= score
+        ]
         path = Path(out_dir) / f'{Path(one["img_path"]).stem}.png'
         with warnings.catch_warnings():
             # mmengine warns of every box and mask that touches the border
@@ -254,6 +314,7 @@ def draw_predictions(predictions: Sequence[Mapping], annotation_file: str | Path
 
 def _tensor(box: Sequence[float]) -> Any:
     import torch
+
     return torch.tensor(box, dtype=torch.float32)
 
 
@@ -268,9 +329,11 @@ def _hex(colour: Sequence[int]) -> str:
 
 def _palette(count: int) -> list[tuple[int, int, int]]:
     from matplotlib import colormaps
+
     colours = colormaps['tab10' if count <= 10 else 'tab20'].colors
-    return [tuple(round(255 * part) for part in colours[index % len(colours)])
-            for index in range(count)]
+    return [
+        tuple(round(255 * part) for part in colours[index % len(colours)]) for index in range(count)
+    ]
 
 
 def embed(path: str | Path) -> str:
@@ -287,8 +350,10 @@ def write_page(path: str | Path, **content: Any) -> None:
             given is an error, except for what only some runs have (:data:`OPTIONAL`).
     """
     from jinja2 import Environment, StrictUndefined
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-                              lstrip_blocks=True)
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters['embed'] = embed
     template = environment.from_string(_TEMPLATE.read_text(encoding='utf-8'))
     write_text(path, template.render(**{**OPTIONAL, **content}))

@@ -25,15 +25,35 @@ _MARKS = 'osD^vPX*'
 _LOSSES = 4
 # How metrics are called on the page; others keep their names.
 _METRICS = {
-    'coco/bbox_mAP_50': 'box AP50', 'coco/bbox_mAP': 'box AP', 'coco/segm_mAP_50': 'mask AP50',
-    'coco/segm_mAP': 'mask AP', 'pascal_voc/mAP': 'mean AP', 'mIoU': 'mean IoU, %',
-    'aAcc': 'pixel accuracy, %', 'mAcc': 'mean class accuracy, %',
-    'accuracy/top1': 'top-1 accuracy, %', 'accuracy/top5': 'top-5 accuracy, %',
-    'single-label/f1-score': 'F1, %'}
+    'coco/bbox_mAP_50': 'box AP50',
+    'coco/bbox_mAP': 'box AP',
+    'coco/segm_mAP_50': 'mask AP50',
+    'coco/segm_mAP': 'mask AP',
+    'pascal_voc/mAP': 'mean AP',
+    'mIoU': 'mean IoU, %',
+    'aAcc': 'pixel accuracy, %',
+    'mAcc': 'mean class accuracy, %',
+    'accuracy/top1': 'top-1 accuracy, %',
+    'accuracy/top5': 'top-5 accuracy, %',
+    'single-label/f1-score': 'F1, %',
+}
 _NO_METRICS = ('data_time', 'time', 'step', 'epoch', 'iter', 'lr', 'base_lr', 'memory')
-_ENVIRONMENT = ('Python', 'PyTorch', 'TorchVision', 'MMEngine', 'OpenCV', 'CUDA available', 'GPU',
-                'CUDA_HOME', 'NVCC', 'GCC', 'seed', 'deterministic', 'Distributed training',
-                'GPU number')
+_ENVIRONMENT = (
+    'Python',
+    'PyTorch',
+    'TorchVision',
+    'MMEngine',
+    'OpenCV',
+    'CUDA available',
+    'GPU',
+    'CUDA_HOME',
+    'NVCC',
+    'GCC',
+    'seed',
+    'deterministic',
+    'Distributed training',
+    'GPU number',
+)
 
 
 class ReportError(ValueError):
@@ -87,11 +107,16 @@ class Run:
     @property
     def done(self) -> int:
         """How many of them are known to be done."""
-        numbers = [int(match[1]) for path in self.checkpoints
-                   if (match := re.fullmatch(r'(?:epoch|iter)_(\d+)\.pth', path.name))]
+        numbers = [
+            int(match[1])
+            for path in self.checkpoints
+            if (match := re.fullmatch(r'(?:epoch|iter)_(\d+)\.pth', path.name))
+        ]
         numbers += [record['step'] for record in self.validation]
-        numbers += [record['epoch'] - 1 if self.by_epoch and 'epoch' in record else record['step']
-                    for record in self.training[-1:]]
+        numbers += [
+            record['epoch'] - 1 if self.by_epoch and 'epoch' in record else record['step']
+            for record in self.training[-1:]
+        ]
         return max(numbers, default=0)
 
 
@@ -106,13 +131,16 @@ def read_run(folder: str | Path) -> Run:
         raise ReportError(f'{folder} is not a folder')
     run = Run(folder)
     logs = sorted(folder.glob('*/*.log'))
-    files = [*sorted(folder.glob('*.py'), key=lambda path: path.stat().st_mtime),
-             *sorted(folder.glob('*/vis_data/config.py'))]
+    files = [
+        *sorted(folder.glob('*.py'), key=lambda path: path.stat().st_mtime),
+        *sorted(folder.glob('*/vis_data/config.py')),
+    ]
     if not logs and not list(folder.glob('*/vis_data')):
         near = [path.parent for path in sorted(folder.glob('*/*/*.log'))][:1]
         hint = f'; did you mean {near[0].parent}?' if near else ''
-        raise ReportError(f'{folder} is not the work folder of a run: it has no '
-                          f'*/*.log and no */vis_data{hint}')
+        raise ReportError(
+            f'{folder} is not the work folder of a run: it has no */*.log and no */vis_data{hint}'
+        )
     if files:
         dumped = [path for path in files if path.parent == folder]
         run.config_file = dumped[-1] if dumped else files[-1]
@@ -150,16 +178,24 @@ def _environment(log: str) -> list[tuple[str, str]]:
     found = dict(re.findall(r'^    ([\w ,.]+): (.+)$', head, re.MULTILINE))
     rows = []
     for name in _ENVIRONMENT:
-        rows += [(key, value) for key, value in found.items()
-                 if key == name or (name == 'GPU' and re.fullmatch(r'GPU [\d,]+', key))]
+        rows += [
+            (key, value)
+            for key, value in found.items()
+            if key == name or (name == 'GPU' and re.fullmatch(r'GPU [\d,]+', key))
+        ]
     return rows
 
 
 # ---------------------------------------------------------------- the page
 
 
-def write_report(folder: str | Path, out: str | Path, source: str | Path | None = None,
-                 image_shape: tuple[int, int] | None = None, pictures: int = PICTURES) -> Run:
+def write_report(
+    folder: str | Path,
+    out: str | Path,
+    source: str | Path | None = None,
+    image_shape: tuple[int, int] | None = None,
+    pictures: int = PICTURES,
+) -> Run:
     """Write the report of a run as one HTML file.
 
     Args:
@@ -182,28 +218,46 @@ def write_report(folder: str | Path, out: str | Path, source: str | Path | None 
     with tempfile.TemporaryDirectory(prefix='report_') as temporary:
         drawings = Path(temporary)
         shown = [_shrunk(path, drawings) for path in _spread(run.pictures, pictures)]
-        maps = [(name, [_shrunk(path, drawings) for path in paths])
-                for name, paths in _by_layer(run.attention[:pictures]).items()]
+        maps = [
+            (name, [_shrunk(path, drawings) for path in paths])
+            for name, paths in _by_layer(run.attention[:pictures]).items()
+        ]
         told = dict(status='', differences=(), differences_note='', cost='')
         if run.config is not None:
             told |= inserted_and_changed(run.config_file, source, image_shape)
         text = '' if run.config is None else run.config.pretty_text
         write_page(
-            out, title=_title(run), summary=_summary(run), notes=notes, figures=_figures(run),
-            figures_note=_figures_note(run), curves=list(_curves(run, drawings)),
-            predictions=shown, halves=False, attention=maps, gates=list(_gates(run, drawings)),
+            out,
+            title=_title(run),
+            summary=_summary(run),
+            notes=notes,
+            figures=_figures(run),
+            figures_note=_figures_note(run),
+            curves=list(_curves(run, drawings)),
+            predictions=shown,
+            halves=False,
+            attention=maps,
+            gates=list(_gates(run, drawings)),
             predictions_note='The pictures that the run itself drew last of each of its images, '
             'spread over what it drew and not chosen by how well they came out. What is beside '
             'what in them is up to its visualizer: mostly ground truth left, prediction right.',
-            cost_command='', environment=_rows(run), commands=[f'kronattn report {folder}'],
-            config_name='', config_source='', config_full=text,
-            insertion='', library=(run.config or {}).get('default_scope') or 'mmengine',
-            log=_tail(run) if notes else '', **told)
+            cost_command='',
+            environment=_rows(run),
+            commands=[f'kronattn report {folder}'],
+            config_name='',
+            config_source='',
+            config_full=text,
+            insertion='',
+            library=(run.config or {}).get('default_scope') or 'mmengine',
+            log=_tail(run) if notes else '',
+            **told,
+        )
     return run
 
 
-def inserted_and_changed(config_file: str | Path, source: str | Path | None,
-                         image_shape: tuple[int, int] | None = None) -> dict[str, Any]:
+def inserted_and_changed(
+    config_file: str | Path, source: str | Path | None, image_shape: tuple[int, int] | None = None
+) -> dict[str, Any]:
     """The parts of a page that a config alone tells.
 
     Args:
@@ -229,10 +283,12 @@ def _model_parts(config_file: str | Path, image_shape: tuple[int, int] | None) -
     from ..cost.report import cost_report
     from ..cost.text import cost_text
     from ..listing.status import status_text
+
     try:
         model, config = load_model(config_file)
-        shape, where = default_image_shape(config) if image_shape is None else \
-            (image_shape, 'as given')
+        shape, where = (
+            default_image_shape(config) if image_shape is None else (image_shape, 'as given')
+        )
         with quiet():
             status, cost = status_text(model, shape), cost_text(cost_report(model, shape))
     except Exception as error:  # of foreign code; the rest of the page does not depend on it
@@ -250,8 +306,11 @@ def _by_layer(pictures: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def _title(run: Run) -> str:
-    name = run.folder.resolve().name if run.config_file is None or \
-        run.config_file.name == 'config.py' else run.config_file.stem
+    name = (
+        run.folder.resolve().name
+        if run.config_file is None or run.config_file.name == 'config.py'
+        else run.config_file.stem
+    )
     kind = ((run.config or {}).get('model') or {}).get('type', '')
     return f'{name}: {kind}' if kind else name
 
@@ -266,8 +325,9 @@ def _summary(run: Run) -> str:
 def _notes(run: Run) -> list[str]:
     notes = []
     if run.length is not None and run.done < run.length:
-        notes.append('This run has not finished, or it was stopped: what follows is how far it '
-                     'came.')
+        notes.append(
+            'This run has not finished, or it was stopped: what follows is how far it came.'
+        )
     if not run.training:
         notes.append('It left no training scalars, so that there are no curves.')
     elif not all(math.isfinite(record.get('loss', 0)) for record in run.training):
@@ -307,16 +367,18 @@ def _figures_note(run: Run) -> str:
         steps = {record['step']: record[key] for record in run.validation if key in record}
         best = max(steps, key=steps.get)
         if steps[best] > list(steps.values())[-1]:
-            text += (f' {_METRICS.get(key, key)} was largest, {_number(steps[best])}, after '
-                     f'{unit} {best:,}.')
+            text += (
+                f' {_METRICS.get(key, key)} was largest, {_number(steps[best])}, after '
+                f'{unit} {best:,}.'
+            )
     return text
 
 
 def _seconds(training: Sequence[Mapping]) -> float:
     """Time of all steps: each record has the mean over those since the one before."""
-    total, before = 0., 0
+    total, before = 0.0, 0
     for record in training:
-        total += record.get('time', 0.) * max(record['step'] - before, 0)
+        total += record.get('time', 0.0) * max(record['step'] - before, 0)
         before = record['step']
     return total
 
@@ -327,8 +389,13 @@ def _rows(run: Run) -> list[tuple[str, str]]:
         rows.append(('Log', run.log.name))
     if run.checkpoints:
         last = run.checkpoints[-1]
-        rows.append(('Checkpoints', f'{len(run.checkpoints)}, the newest {last.name} '
-                                    f'({last.stat().st_size / 1e6:.1f} MB)'))
+        rows.append(
+            (
+                'Checkpoints',
+                f'{len(run.checkpoints)}, the newest {last.name} '
+                f'({last.stat().st_size / 1e6:.1f} MB)',
+            )
+        )
     return rows
 
 
@@ -345,42 +412,68 @@ def _curves(run: Run, drawings: Path) -> Iterator[tuple[Path, str]]:
     unit = 'epoch' if run.by_epoch else 'iteration'
     if run.training:
         x = _progress(run.training)
-        parts = [key for key in run.training[-1] if 'loss' in key and key != 'loss'
-                 and 'acc' not in key]
+        parts = [
+            key for key in run.training[-1] if 'loss' in key and key != 'loss' and 'acc' not in key
+        ]
         size = {key: max(record.get(key, 0) for record in run.training) for key in parts}
         largest = sorted(parts, key=size.get, reverse=True)[:_LOSSES]
         lines = {'all losses': (x, [record.get('loss', math.nan) for record in run.training])}
-        lines |= {key: (x, [record.get(key, math.nan) for record in run.training])
-                  for key in (largest if len(parts) > 1 else [])}
-        yield _draw(drawings / 'loss.png', 'Training loss', unit, 'loss', lines, dots=False), \
-            'Training loss'
+        lines |= {
+            key: (x, [record.get(key, math.nan) for record in run.training])
+            for key in (largest if len(parts) > 1 else [])
+        }
+        yield (
+            _draw(drawings / 'loss.png', 'Training loss', unit, 'loss', lines, dots=False),
+            'Training loss',
+        )
     for title, names in _metric_groups(run.validation):
         lines = {_METRICS.get(key, key): _points(run.validation, key) for key in names}
-        yield _draw(drawings / f'metrics {title}.png', 'Validation', unit, title, lines), \
-            f'Validation metrics: {", ".join(lines)}'
+        yield (
+            _draw(drawings / f'metrics {title}.png', 'Validation', unit, title, lines),
+            f'Validation metrics: {", ".join(lines)}',
+        )
     if run.training and 'lr' in run.training[0]:
-        lines = {'learning rate': (_progress(run.training),
-                                   [record.get('lr', math.nan) for record in run.training])}
-        yield _draw(drawings / 'lr.png', 'Learning rate', unit, 'learning rate', lines,
-                    dots=False), 'Learning rate'
+        lines = {
+            'learning rate': (
+                _progress(run.training),
+                [record.get('lr', math.nan) for record in run.training],
+            )
+        }
+        yield (
+            _draw(drawings / 'lr.png', 'Learning rate', unit, 'learning rate', lines, dots=False),
+            'Learning rate',
+        )
 
 
 def _gates(run: Run, drawings: Path) -> Iterator[tuple[Path, str]]:
     unit = 'epoch' if run.by_epoch else 'iteration'
-    shares = [key for key in ('gate/saturated', 'gate/attention_below', 'gate/trunk_below',
-                              'gate/both_below') if any(key in item for item in run.validation)]
+    shares = [
+        key
+        for key in ('gate/saturated', 'gate/attention_below', 'gate/trunk_below', 'gate/both_below')
+        if any(key in item for item in run.validation)
+    ]
     if shares:
-        lines = {key.partition('/')[2].replace('_', ' '): _points(run.validation, key)
-                 for key in shares}
-        yield _draw(drawings / 'gates.png', 'Channels whose gate passes no gradient', unit,
-                    'share of the channels', lines), 'Saturation of gates over the run'
+        lines = {
+            key.partition('/')[2].replace('_', ' '): _points(run.validation, key) for key in shares
+        }
+        yield (
+            _draw(
+                drawings / 'gates.png',
+                'Channels whose gate passes no gradient',
+                unit,
+                'share of the channels',
+                lines,
+            ),
+            'Saturation of gates over the run',
+        )
     lambdas = _lambdas(run.checkpoints[-1]) if run.checkpoints else {}
     if lambdas:
         path = drawings / 'lambda.png'
         names = list(lambdas)
         height = max(3.2, 0.22 * len(names) + 1)
-        with axes_on(path, f'Lambda in {run.checkpoints[-1].name}', 'lambda', '',
-                     size=(6.4, min(height, 14))) as axes:
+        with axes_on(
+            path, f'Lambda in {run.checkpoints[-1].name}', 'lambda', '', size=(6.4, min(height, 14))
+        ) as axes:
             for row, name in enumerate(names):
                 values = lambdas[name]
                 axes.plot([min(values), max(values)], [row, row], '-', color='#0b5394')
@@ -394,13 +487,17 @@ def _gates(run: Run, drawings: Path) -> Iterator[tuple[Path, str]]:
 def _lambdas(checkpoint: Path) -> dict[str, list[float]]:
     """Lambda of each layer of a checkpoint: parameters `lambda_` of the attended layers."""
     import torch
+
     try:
         content = torch.load(checkpoint, map_location='cpu', weights_only=False)  # of this run
     except Exception:  # half a file can raise anything, and a report does not depend on it
         return {}
     state = content.get('state_dict', content)
-    return {key.removesuffix('.lambda_').removesuffix('.attention'): value.flatten().tolist()
-            for key, value in state.items() if key.endswith('lambda_')}
+    return {
+        key.removesuffix('.lambda_').removesuffix('.attention'): value.flatten().tolist()
+        for key, value in state.items()
+        if key.endswith('lambda_')
+    }
 
 
 def _progress(training: Sequence[Mapping]) -> list[float]:
@@ -418,9 +515,14 @@ def _points(records: Sequence[Mapping], key: str) -> tuple[list, list]:
 
 def _metric_names(validation: Sequence[Mapping]) -> list[str]:
     """The metrics of the records, those that the page has names for first."""
-    names = dict.fromkeys(key for record in validation for key, value in record.items()
-                          if isinstance(value, (int, float)) and key not in _NO_METRICS
-                          and not key.startswith('gate/'))
+    names = dict.fromkeys(
+        key
+        for record in validation
+        for key, value in record.items()
+        if isinstance(value, (int, float))
+        and key not in _NO_METRICS
+        and not key.startswith('gate/')
+    )
     known = [key for key in _METRICS if key in names]
     return known or list(names)
 
@@ -432,18 +534,31 @@ def _metric_groups(validation: Sequence[Mapping]) -> list[tuple[str, list[str]]]
         values = [record[key] for record in validation if key in record]
         kind = 'metric (from 0 to 1)' if max(map(abs, values)) <= 1 else 'metric (percent)'
         groups.setdefault(kind, []).append(key)
-    return [(kind, names[:len(_MARKS)]) for kind, names in groups.items()]
+    return [(kind, names[: len(_MARKS)]) for kind, names in groups.items()]
 
 
-def _draw(path: Path, title: str, unit: str, label: str,
-          lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], dots: bool = True) -> Path:
+def _draw(
+    path: Path,
+    title: str,
+    unit: str,
+    label: str,
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    dots: bool = True,
+) -> Path:
     """Draw lines that differ in colour, dash and mark."""
     colours, dashes = ('#0b5394', '#c2500a', '#3d7a1f', '#7a3b94'), ('-', '--', ':', '-.')
     with axes_on(path, title, unit, label) as axes:
         for number, (name, (x, y)) in enumerate(lines.items()):
-            axes.plot(x, y, dashes[number % 4], color=colours[number % 4], label=name,
-                      marker=_MARKS[number % len(_MARKS)] if dots else None, markersize=5,
-                      linewidth=2.2 if number == 0 else 1.5)
+            axes.plot(
+                x,
+                y,
+                dashes[number % 4],
+                color=colours[number % 4],
+                label=name,
+                marker=_MARKS[number % len(_MARKS)] if dots else None,
+                markersize=5,
+                linewidth=2.2 if number == 0 else 1.5,
+            )
         if len(lines) > 1:
             axes.legend(fontsize=8)
     return path
@@ -466,8 +581,10 @@ def find_base(config_file: str | Path, source: str | Path | None) -> tuple[Confi
     if source is None:
         found = list(_configs_named(Path(config_file).name))
         if len(found) != 1:
-            return None, ('Its base is not known: no installed config, or more than one, has its '
-                          'name. Name the config as written with --config to see the differences.')
+            return None, (
+                'Its base is not known: no installed config, or more than one, has its '
+                'name. Name the config as written with --config to see the differences.'
+            )
         source = found[0]
     names = _base_names(Path(source))
     if not names:
@@ -489,8 +606,14 @@ def _configs_named(name: str) -> Iterator[Path]:
         if spec is None or spec.origin is None:
             continue
         root = Path(spec.origin).parent
-        folder = next((place for place in (root / '.mim' / 'configs', root.parent / 'configs')
-                       if place.is_dir()), None)
+        folder = next(
+            (
+                place
+                for place in (root / '.mim' / 'configs', root.parent / 'configs')
+                if place.is_dir()
+            ),
+            None,
+        )
         if folder is not None:
             yield from sorted({path.resolve() for path in folder.rglob(name)})
 
@@ -501,13 +624,15 @@ def _base_names(source: Path) -> list[str]:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], 'id', '') == '_base_':
             value = ast.literal_eval(node.value)
             names = [value] if isinstance(value, str) else list(value)
-            return [name if '::' in name else str((source.parent / name).resolve())
-                    for name in names]
+            return [
+                name if '::' in name else str((source.parent / name).resolve()) for name in names
+            ]
     return []
 
 
-def differences(base: Config | Mapping[str, Any], config: Config | Mapping[str, Any]
-                ) -> list[tuple[str, str, str]]:
+def differences(
+    base: Config | Mapping[str, Any], config: Config | Mapping[str, Any]
+) -> list[tuple[str, str, str]]:
     """Compare two configs entry by entry.
 
     Returns:
@@ -526,10 +651,30 @@ def differences(base: Config | Mapping[str, Any], config: Config | Mapping[str, 
     return sorted(rows, key=lambda row: list(_ENTRIES).index(row[0].partition('.')[0]))
 
 
-_ENTRIES = ('model', 'data_preprocessor', 'train_dataloader', 'val_dataloader', 'test_dataloader',
-            'val_evaluator', 'test_evaluator', 'optim_wrapper', 'param_scheduler', 'train_cfg',
-            'val_cfg', 'test_cfg', 'auto_scale_lr', 'default_hooks', 'custom_hooks', 'randomness',
-            'load_from', 'resume', 'env_cfg', 'log_processor', 'default_scope', 'custom_imports')
+_ENTRIES = (
+    'model',
+    'data_preprocessor',
+    'train_dataloader',
+    'val_dataloader',
+    'test_dataloader',
+    'val_evaluator',
+    'test_evaluator',
+    'optim_wrapper',
+    'param_scheduler',
+    'train_cfg',
+    'val_cfg',
+    'test_cfg',
+    'auto_scale_lr',
+    'default_hooks',
+    'custom_hooks',
+    'randomness',
+    'load_from',
+    'resume',
+    'env_cfg',
+    'log_processor',
+    'default_scope',
+    'custom_imports',
+)
 
 
 def _plain(config: Any) -> Mapping[str, Any]:
@@ -549,7 +694,7 @@ def _flat(node: Any, path: str = '') -> Iterator[tuple[str, Any]]:
 
 def _short(value: Any, most: int = 160) -> str:
     text = repr(list(value) if isinstance(value, tuple) else value)
-    return text if len(text) <= most else text[:most - 3] + '...'
+    return text if len(text) <= most else text[: most - 3] + '...'
 
 
 # ---------------------------------------------------------------- small things
@@ -564,6 +709,7 @@ def _spread(paths: Sequence[Path], most: int) -> list[Path]:
 def _shrunk(path: Path, folder: Path) -> Path:
     """The picture itself, or a smaller copy of a large one."""
     from PIL import Image
+
     with Image.open(path) as image:
         if max(image.size) <= _SIDE:
             return path

@@ -11,13 +11,31 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from .cost_chart import save_figure
 
 # Lines differ in more than colour.
-_STYLES = tuple(dict(color=color, linestyle=dash, marker=marker, markersize=4) for color, dash,
-                marker in zip(('tab:blue', 'tab:orange', 'tab:green', 'tab:red', 'tab:purple',
-                               'tab:brown', 'tab:pink', 'tab:gray', 'tab:olive', 'tab:cyan'),
-                              ('-', '--', '-.', ':', '-', '--', '-.', ':', '-', '--'),
-                              'osD^vP*Xhd', strict=True))
-_TERMS = {'saturated': 'slope of the gate', 'attention_below': 'factor of the attention term',
-          'trunk_below': "factor of the trunk's term"}
+_STYLES = tuple(
+    dict(color=color, linestyle=dash, marker=marker, markersize=4)
+    for color, dash, marker in zip(
+        (
+            'tab:blue',
+            'tab:orange',
+            'tab:green',
+            'tab:red',
+            'tab:purple',
+            'tab:brown',
+            'tab:pink',
+            'tab:gray',
+            'tab:olive',
+            'tab:cyan',
+        ),
+        ('-', '--', '-.', ':', '-', '--', '-.', ':', '-', '--'),
+        'osD^vP*Xhd',
+        strict=True,
+    )
+)
+_TERMS = {
+    'saturated': 'slope of the gate',
+    'attention_below': 'factor of the attention term',
+    'trunk_below': "factor of the trunk's term",
+}
 
 
 def draw_accuracy(path: str | Path, results: Sequence[Mapping[str, Any]]) -> None:
@@ -48,7 +66,7 @@ def draw_lambda(path: str | Path, results: Sequence[Mapping[str, Any]]) -> None:
     widths = sorted({run['width'] for run in results})
     figure, panels = _panels(2 * len(widths), 'Lambda over all channels')
     for index, width in enumerate(widths):
-        mean_axes, spread_axes = panels[2 * index:2 * index + 2]
+        mean_axes, spread_axes = panels[2 * index : 2 * index + 2]
         for name, runs, style in _lines(results, width, 'lambda_mean'):
             _draw_line(mean_axes, name, runs, 'lambda_mean', style)
             _draw_line(spread_axes, name, runs, 'lambda_std', style)
@@ -65,10 +83,11 @@ def draw_saturation(path: str | Path, results: Sequence[Mapping[str, Any]]) -> N
     The arguments are those of :func:`draw_accuracy`.
     """
     widths = sorted({run['width'] for run in results})
-    figure, panels = _panels(len(_TERMS) * len(widths),
-                             'Share of channels with a factor below 1e-3')
+    figure, panels = _panels(
+        len(_TERMS) * len(widths), 'Share of channels with a factor below 1e-3'
+    )
     for index, width in enumerate(widths):
-        row = panels[len(_TERMS) * index:len(_TERMS) * (index + 1)]
+        row = panels[len(_TERMS) * index : len(_TERMS) * (index + 1)]
         for axes, (key, title) in zip(row, _TERMS.items(), strict=True):
             for name, runs, style in _lines(results, width, key):
                 _draw_line(axes, name, runs, key, style)
@@ -90,15 +109,21 @@ def draw_layers(path: str | Path, networks: Mapping[str, Sequence[Any]], title: 
         OSError: If the file cannot be written.
     """
     columns = max(map(len, networks.values()))
-    figure = Figure(figsize=(max(8, 0.16 * columns + 2), 2.4 * len(_TERMS) + 0.6),
-                    layout='constrained')
+    figure = Figure(
+        figsize=(max(8, 0.16 * columns + 2), 2.4 * len(_TERMS) + 0.6), layout='constrained'
+    )
     figure.suptitle(title, x=0.01, ha='left')
     panels = figure.subplots(len(_TERMS), 1, sharex=True)
     for axes, (key, label) in zip(panels, _TERMS.items(), strict=True):
         what = 'gate' if key == 'saturated' else key.removesuffix('_below')
         for (name, records), style in zip(networks.items(), _STYLES):  # noqa: B905
-            axes.plot(range(1, len(records) + 1), [record.share(what) for record in records],
-                      label=name, linewidth=1.2, **style)
+            axes.plot(
+                range(1, len(records) + 1),
+                [record.share(what) for record in records],
+                label=name,
+                linewidth=1.2,
+                **style,
+            )
         axes.set_title(label, fontsize=10)
         axes.set_ylabel('share of channels')
         _percent(axes)
@@ -120,25 +145,35 @@ def _panels(count: int, title: str) -> tuple[Figure, list[Any]]:
 def _lines(results: Sequence[Mapping[str, Any]], width: float, key: str = 'accuracy'):
     names = list(dict.fromkeys(run['arm'] for run in results))
     for index, name in enumerate(names):
-        runs = [run for run in results if (run['arm'], run['width']) == (name, width)
-                and key in run['history'][-1]]
+        runs = [
+            run
+            for run in results
+            if (run['arm'], run['width']) == (name, width) and key in run['history'][-1]
+        ]
         if runs:
             yield name, runs, _STYLES[index % len(_STYLES)]
 
 
-def _draw_line(axes: Any, name: str, runs: Sequence[Mapping[str, Any]], key: str,
-               style: Mapping[str, Any]) -> None:
+def _draw_line(
+    axes: Any, name: str, runs: Sequence[Mapping[str, Any]], key: str, style: Mapping[str, Any]
+) -> None:
     # An epoch whose validation an interruption swallowed is missing in that run.
     by_epoch: dict[int, list[float]] = {}
     for run in runs:
         for record in run['history']:
             by_epoch.setdefault(record['epoch'], []).append(record[key])
     epochs = sorted(by_epoch)
-    axes.plot(epochs, [mean(by_epoch[epoch]) for epoch in epochs], label=name, linewidth=1.5,
-              **style)
-    axes.fill_between(epochs, [min(by_epoch[epoch]) for epoch in epochs],
-                      [max(by_epoch[epoch]) for epoch in epochs], color=style['color'], alpha=0.15,
-                      linewidth=0)
+    axes.plot(
+        epochs, [mean(by_epoch[epoch]) for epoch in epochs], label=name, linewidth=1.5, **style
+    )
+    axes.fill_between(
+        epochs,
+        [min(by_epoch[epoch]) for epoch in epochs],
+        [max(by_epoch[epoch]) for epoch in epochs],
+        color=style['color'],
+        alpha=0.15,
+        linewidth=0,
+    )
 
 
 def _finish(figure: Figure, panels: Sequence[Any], path: str | Path) -> None:
@@ -149,8 +184,9 @@ def _finish(figure: Figure, panels: Sequence[Any], path: str | Path) -> None:
     handles = {}
     for axes in panels:
         handles.update(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    figure.legend(handles.values(), handles.keys(), loc='outside lower center',
-                  ncols=min(len(handles), 5))
+    figure.legend(
+        handles.values(), handles.keys(), loc='outside lower center', ncols=min(len(handles), 5)
+    )
     save_figure(figure, Path(path))
 
 

@@ -19,7 +19,8 @@ def test_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_command_that_is_not_there_is_not_listed(
-        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(command.COMMANDS, 'export', ('kronattn_mm.cli.nowhere', 'to come'))
     assert command.main(['--help']) == 0
     assert 'to come' not in capsys.readouterr().out
@@ -31,10 +32,12 @@ def test_the_nearest_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean 'points'?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('name', [name for name, (target, _) in command.COMMANDS.items()
-                                  if command._exists(target)])
-def test_every_command_has_help_with_an_example(name: str,
-                                                capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    'name', [name for name, (target, _) in command.COMMANDS.items() if command._exists(target)]
+)
+def test_every_command_has_help_with_an_example(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip('mmdet')
     before = list(sys.argv)
     with pytest.raises(SystemExit) as stop:
@@ -46,7 +49,8 @@ def test_every_command_has_help_with_an_example(name: str,
 
 
 def test_a_mistake_ends_with_one_line_that_names_the_command(
-        capsys: pytest.CaptureFixture[str]) -> None:
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit) as stop:
         command.main(['points'])
     assert stop.value.code == 2
@@ -54,6 +58,8 @@ def test_a_mistake_ends_with_one_line_that_names_the_command(
 
 
 def test_it_starts_without_torch() -> None:
-    program = ('import sys; from kronattn_mm.cli import command; command.main(["--help"]); '
-               'assert not {"torch", "mmengine"} & set(sys.modules)')
+    program = (
+        'import sys; from kronattn_mm.cli import command; command.main(["--help"]); '
+        'assert not {"torch", "mmengine"} & set(sys.modules)'
+    )
     subprocess.run([sys.executable, '-c', program], check=True, capture_output=True)

@@ -15,12 +15,14 @@ ROOT = Path(__file__).resolve().parents[2]
 FORKS = {fork: module for module, fork, _ in doctor.STACKS}
 
 
-def stacks(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], files: set[str]
-           ) -> dict[str, doctor.Finding]:
+def stacks(
+    monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], files: set[str]
+) -> dict[str, doctor.Finding]:
     """Findings about the stacks where these distributions and modules are there."""
     monkeypatch.setattr(doctor, '_version', versions.get)
-    monkeypatch.setattr(doctor, '_place',
-                        lambda module: Path('site') / module if module in files else None)
+    monkeypatch.setattr(
+        doctor, '_place', lambda module: Path('site') / module if module in files else None
+    )
     return {item.name: item for item in doctor._stacks()}
 
 
@@ -44,8 +46,11 @@ def test_half_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_mixed_stacks_and_setuptools(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = stacks(monkeypatch, {'onedl-mmengine': '0.10', 'mmdet': '3.3', 'setuptools': '82.0.1'},
-                   {'mmengine', 'mmdet'})
+    found = stacks(
+        monkeypatch,
+        {'onedl-mmengine': '0.10', 'mmdet': '3.3', 'setuptools': '82.0.1'},
+        {'mmengine', 'mmdet'},
+    )
     assert found['stack'].value == 'forks and originals are mixed'
     assert found['setuptools'].remedy == "pip install 'setuptools<82'"
 
@@ -53,7 +58,8 @@ def test_mixed_stacks_and_setuptools(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_import_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / 'mmdet').mkdir()
     (tmp_path / 'mmdet' / '__init__.py').write_text(
-        "assert False, 'MMCV==2.3 is used but incompatible'\n", encoding='utf-8')
+        "assert False, 'MMCV==2.3 is used but incompatible'\n", encoding='utf-8'
+    )
     monkeypatch.setenv('PYTHONPATH', str(tmp_path))
     found = doctor._import_result('mmdet', doctor._start_import('mmdet'))
     assert found.level == BAD and 'MMCV==2.3 is used but incompatible' in found.value
@@ -64,6 +70,7 @@ def test_an_import_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_layer_without_gradient_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from kronattn_mm import layers
+
     monkeypatch.setattr(layers.EfficientAttention2d, 'forward', lambda self, x: x)
     found = {item.name: item for item in doctor._layers()}
     item = found['EfficientAttention2d on cpu']
@@ -74,8 +81,13 @@ def test_a_layer_without_gradient_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.slow
 def test_as_a_program(tmp_path: Path) -> None:
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
-    done = subprocess.run([sys.executable, '-m', 'kronattn_mm.cli.command', 'doctor', '--json'],
-                          cwd=tmp_path, env=environment, text=True, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, '-m', 'kronattn_mm.cli.command', 'doctor', '--json'],
+        cwd=tmp_path,
+        env=environment,
+        text=True,
+        capture_output=True,
+    )
     assert done.returncode == 0, done.stdout
     groups = {item['group'] for item in json.loads(done.stdout)}
     assert groups == {'system', 'OpenMMLab', 'packages', 'operators', 'devices', 'layers'}

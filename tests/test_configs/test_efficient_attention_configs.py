@@ -29,10 +29,21 @@ LAYERS = {
     'nonlocal2d': 'NonLocal2d',
     'context-block': 'ContextBlock',
 }
-NAME = re.compile(r'_(?P<layer>ea|nl|nonlocal2d|context-block)-(?P<normalization>scaling-)?'
-                  r'(?:dk(?P<key_channels>\d+)-)?(?P<points>(?:-?(?:res|fpn|out)\d(?:-\d)?)+)_')
-TABLE_2_ROWS = ('res3', 'res4', 'fpn1', 'fpn2', 'fpn3', 'fpn4', 'fpn5', 'res3-4-fpn3-5',
-                'res3-4-fpn1-5')
+NAME = re.compile(
+    r'_(?P<layer>ea|nl|nonlocal2d|context-block)-(?P<normalization>scaling-)?'
+    r'(?:dk(?P<key_channels>\d+)-)?(?P<points>(?:-?(?:res|fpn|out)\d(?:-\d)?)+)_'
+)
+TABLE_2_ROWS = (
+    'res3',
+    'res4',
+    'fpn1',
+    'fpn2',
+    'fpn3',
+    'fpn4',
+    'fpn5',
+    'res3-4-fpn3-5',
+    'res3-4-fpn1-5',
+)
 
 
 def config_files() -> list[Path]:
@@ -46,8 +57,11 @@ def points_in(name: str) -> list[str]:
     if match is None:
         return []
     words = re.findall(r'(res|fpn|out)(\d)(?:-(\d))?', match['points'])
-    return [f'{kind}{number}' for kind, first, last in words
-            for number in range(int(first), int(last or first) + 1)]
+    return [
+        f'{kind}{number}'
+        for kind, first, last in words
+        for number in range(int(first), int(last or first) + 1)
+    ]
 
 
 def dicts(node: Any) -> Iterator[dict]:
@@ -93,6 +107,7 @@ def without_insertions(model: dict) -> dict:
 
 def build(model: dict) -> torch.nn.Module:
     from mmdet.registry import MODELS
+
     init_default_scope('mmdet')
     return MODELS.build(model)
 
@@ -126,7 +141,8 @@ def test_config_is_its_row_and_trains_one_step(path: Path) -> None:
             assert insertion.layer.key_channels == int(match['key_channels'] or 64)
             assert insertion.layer.value_channels == 64
             assert insertion.layer.normalization == (
-                'scaling' if match['normalization'] else 'softmax')
+                'scaling' if match['normalization'] else 'softmax'
+            )
 
     plain = without_insertions(small(load(path).model))
     missing, unexpected = model.load_state_dict(upstream_state(json.dumps(plain)), strict=False)
@@ -139,26 +155,39 @@ def test_config_is_its_row_and_trains_one_step(path: Path) -> None:
 
 def take_one_step(model: torch.nn.Module, config: Config) -> None:
     from mmdet.testing import demo_mm_inputs
+
     # mmengine's wrapper for mixed precision refuses to be built without a GPU.
     if config.optim_wrapper.type == 'AmpOptimWrapper':
         config.optim_wrapper.type = 'OptimWrapper'
         config.optim_wrapper.pop('dtype', None)
     optim_wrapper = build_optim_wrapper(model, config.optim_wrapper)
-    data = demo_mm_inputs(1, [(3, 96, 128)], num_items=[3], num_classes=80,
-                          with_mask=hasattr(getattr(model, 'roi_head', None), 'mask_head'))
+    data = demo_mm_inputs(
+        1,
+        [(3, 96, 128)],
+        num_items=[3],
+        num_classes=80,
+        with_mask=hasattr(getattr(model, 'roi_head', None), 'mask_head'),
+    )
     model.train()
     loss, logged = model.parse_losses(model(**model.data_preprocessor(data, True), mode='loss'))
     assert all(torch.isfinite(value).all() for value in logged.values()), logged
     optim_wrapper.backward(loss)
-    inserted = {name: parameter for name, parameter in model.named_parameters()
-                if '.attention.' in name}
-    without = [name for name, parameter in inserted.items()
-               if parameter.requires_grad and parameter.grad is None]
+    inserted = {
+        name: parameter for name, parameter in model.named_parameters() if '.attention.' in name
+    }
+    without = [
+        name
+        for name, parameter in inserted.items()
+        if parameter.requires_grad and parameter.grad is None
+    ]
     assert not without
     assert all(parameter.requires_grad for parameter in inserted.values())
     # Zero-initialised layers learn through their last convolution first.
-    before = {name: parameter.detach().clone() for name, parameter in inserted.items()
-              if parameter.grad.abs().sum() > 0}
+    before = {
+        name: parameter.detach().clone()
+        for name, parameter in inserted.items()
+        if parameter.grad.abs().sum() > 0
+    }
     for insertion in inserted_layers(model).values():
         own = {id(parameter) for parameter in insertion.layer.parameters()}
         assert any(id(inserted[name]) in own for name in before), insertion
@@ -172,20 +201,31 @@ def take_one_step(model: torch.nn.Module, config: Config) -> None:
 def test_every_row_of_tables_2_to_5_is_there() -> None:
     expected = {f'mask-rcnn_{backbone}_fpn' for backbone in ('r50', 'r101', 'x101-32x4d')}
     expected |= {f'{backbone}_ea-res3-4-fpn1-5' for backbone in expected}  # table 3
-    expected |= {f'mask-rcnn_r50_fpn_{layer}-{row}'
-                 for layer in ('ea', 'nl') for row in TABLE_2_ROWS}
+    expected |= {
+        f'mask-rcnn_r50_fpn_{layer}-{row}' for layer in ('ea', 'nl') for row in TABLE_2_ROWS
+    }
     expected |= {f'mask-rcnn_r50_fpn_ea-{word}fpn1-5' for word in ('', 'scaling-')}  # table 4
     expected |= {f'mask-rcnn_r50_fpn_ea-dk{d_k}-res3-4-fpn3-5' for d_k in (32, 128)}  # table 5
-    assert {path.stem.split(f'_{PAPER}')[0] for path in FOLDER.glob(f'*_{PAPER}_coco.py')} == \
-        expected
+    assert {
+        path.stem.split(f'_{PAPER}')[0] for path in FOLDER.glob(f'*_{PAPER}_coco.py')
+    } == expected
 
 
 @pytest.mark.parametrize('path', sorted(FOLDER.glob(f'*_{PAPER}_*.py')), ids=lambda path: path.stem)
 def test_rows_of_the_paper_share_its_set_up(path: Path) -> None:
     config = load(path)
     baseline = load(f'mask-rcnn_r50_fpn_{PAPER}_coco')
-    for key in ('train_cfg', 'optim_wrapper', 'param_scheduler', 'auto_scale_lr', 'custom_hooks',
-                'train_dataloader', 'val_dataloader', 'test_dataloader', 'val_evaluator'):
+    for key in (
+        'train_cfg',
+        'optim_wrapper',
+        'param_scheduler',
+        'auto_scale_lr',
+        'custom_hooks',
+        'train_dataloader',
+        'val_dataloader',
+        'test_dataloader',
+        'val_evaluator',
+    ):
         assert config[key] == baseline[key], key
     for key in ('rpn_head', 'roi_head', 'train_cfg', 'test_cfg', 'data_preprocessor'):
         assert config.model[key] == baseline.model[key], key
@@ -195,8 +235,9 @@ def test_learning_rate_over_the_epochs() -> None:
     config = load(f'mask-rcnn_r50_fpn_{PAPER}_coco')
     assert config.train_cfg.max_epochs == 24
     assert config.train_dataloader.batch_size * 32 == config.auto_scale_lr.base_batch_size == 64
-    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))],
-                                  lr=config.optim_wrapper.optimizer.lr)
+    optimizer = torch.optim.AdamW(
+        [torch.nn.Parameter(torch.zeros(1))], lr=config.optim_wrapper.optimizer.lr
+    )
     warm_up, steps = config.param_scheduler
     assert warm_up.pop('type') == 'LinearLR' and steps.pop('type') == 'MultiStepLR'
     LinearLR(optimizer, **warm_up)
@@ -216,10 +257,16 @@ def test_norms_and_biases_do_not_decay() -> None:
     config = load(f'mask-rcnn_r50_fpn_ea-res3-4-fpn1-5_{PAPER}_coco')
     model = build(small(config.model))
     wrapper = build_optim_wrapper(model, config.optim_wrapper)
-    decay = {id(parameter): group['weight_decay'] for group in wrapper.optimizer.param_groups
-             for parameter in group['params']}
-    decays = {name: decay[id(parameter)] for name, parameter in model.named_parameters()
-              if parameter.requires_grad}
+    decay = {
+        id(parameter): group['weight_decay']
+        for group in wrapper.optimizer.param_groups
+        for parameter in group['params']
+    }
+    decays = {
+        name: decay[id(parameter)]
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
     assert decays['backbone.attention.res3.keys.weight'] == 0.05
     assert decays['backbone.attention.res3.keys.bias'] == 0
     assert decays['backbone.layer3.0.bn1.weight'] == 0
@@ -228,16 +275,21 @@ def test_norms_and_biases_do_not_decay() -> None:
 
 def test_one_key_reaches_the_inserted_layers_and_nothing_else() -> None:
     config = load(f'mask-rcnn_r50_fpn_ea-res3-4-fpn1-5_{PAPER}_coco')
-    config.optim_wrapper.paramwise_cfg.custom_keys = {'.attention.': dict(lr_mult=10.)}
+    config.optim_wrapper.paramwise_cfg.custom_keys = {'.attention.': dict(lr_mult=10.0)}
     model = build(small(config.model))
     wrapper = build_optim_wrapper(model, config.optim_wrapper)
-    rates = {id(parameter): group['lr'] for group in wrapper.optimizer.param_groups
-             for parameter in group['params']}
-    inserted = {id(parameter) for insertion in inserted_layers(model).values()
-                for parameter in insertion.layer.parameters()}
+    rates = {
+        id(parameter): group['lr']
+        for group in wrapper.optimizer.param_groups
+        for parameter in group['params']
+    }
+    inserted = {
+        id(parameter)
+        for insertion in inserted_layers(model).values()
+        for parameter in insertion.layer.parameters()
+    }
     assert {key for key, rate in rates.items() if rate == pytest.approx(1.25e-3)} == inserted
-    assert all(rate == pytest.approx(1.25e-4) for key, rate in rates.items()
-               if key not in inserted)
+    assert all(rate == pytest.approx(1.25e-4) for key, rate in rates.items() if key not in inserted)
 
 
 def test_feature_maps_have_the_sizes_of_table_2() -> None:
@@ -269,11 +321,13 @@ def test_configs_parse_where_a_wheel_puts_them(tmp_path: Path) -> None:
 
 def test_pictures_fit_into_the_input_size() -> None:
     from mmdet.registry import TRANSFORMS
+
     init_default_scope('mmdet')
     config = load(f'mask-rcnn_r50_fpn_{PAPER}_coco')
     for loader in (config.train_dataloader, config.val_dataloader):
         resize = TRANSFORMS.build(
-            next(step for step in loader.dataset.pipeline if step.type == 'Resize'))
+            next(step for step in loader.dataset.pipeline if step.type == 'Resize')
+        )
         for height, width in ((480, 640), (640, 480), (427, 640), (300, 640)):
             image = torch.zeros(height, width, 3, dtype=torch.uint8).numpy()
             result = resize(dict(img=image))['img']
@@ -287,8 +341,9 @@ def test_metafile_and_readme_list_the_configs_there_are() -> None:
     yaml = pytest.importorskip('yaml')
     metafile = yaml.safe_load((FOLDER / 'metafile.yml').read_text(encoding='utf-8'))
     models = metafile['Models']
-    assert sorted(model['Config'] for model in models) == \
-        sorted(path.relative_to(ROOT).as_posix() for path in FOLDER.glob('*.py'))
+    assert sorted(model['Config'] for model in models) == sorted(
+        path.relative_to(ROOT).as_posix() for path in FOLDER.glob('*.py')
+    )
     collections = {collection['Name'] for collection in metafile['Collections']}
     for model in models:
         assert model['Name'] == Path(model['Config']).stem
@@ -300,5 +355,6 @@ def test_metafile_and_readme_list_the_configs_there_are() -> None:
     index = yaml.safe_load((ROOT / 'model-index.yml').read_text(encoding='utf-8'))
     assert 'configs/efficient_attention/metafile.yml' in index['Import']
     readme = (FOLDER / 'README.md').read_text(encoding='utf-8')
-    assert sorted(re.findall(r'\((\S+)\.py\)', readme)) == \
-        sorted(path.stem for path in FOLDER.glob('*.py'))
+    assert sorted(re.findall(r'\((\S+)\.py\)', readme)) == sorted(
+        path.stem for path in FOLDER.glob('*.py')
+    )

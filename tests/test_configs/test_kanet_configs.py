@@ -72,13 +72,22 @@ def step(model: torch.nn.Module, config: Config) -> None:
     """Take one training step on noise, and predict once (an SSD of mmdet's would stop there)."""
     if config.default_scope == 'mmpretrain':
         from mmpretrain.structures import DataSample
-        data = dict(inputs=[torch.randint(0, 256, (3, 64, 48), dtype=torch.uint8)] * 2,
-                    data_samples=[DataSample().set_gt_label(i) for i in (0, 2)])
+
+        data = dict(
+            inputs=[torch.randint(0, 256, (3, 64, 48), dtype=torch.uint8)] * 2,
+            data_samples=[DataSample().set_gt_label(i) for i in (0, 2)],
+        )
     else:
         from mmdet.testing import demo_mm_inputs
+
         roi_head = getattr(model, 'roi_head', None)
-        data = demo_mm_inputs(2, [(3, 96, 96)] * 2, num_classes=3, num_items=[2, 2],
-                              with_mask=hasattr(roi_head, 'mask_head'))
+        data = demo_mm_inputs(
+            2,
+            [(3, 96, 96)] * 2,
+            num_classes=3,
+            num_items=[2, 2],
+            with_mask=hasattr(roi_head, 'mask_head'),
+        )
     wrapper = build_optim_wrapper(model, config.optim_wrapper)
     model.train()
     data = model.data_preprocessor(data, True)
@@ -99,8 +108,9 @@ def test_config_is_what_its_name_says_and_trains_one_step(path: Path) -> None:
     model = build(config)
     layers = [insertion.layer for insertion in inserted_layers(model).values()]
     if isinstance(model.backbone, KANet):
-        layers += [part.attention for part in model.backbone.modules()
-                   if hasattr(part, 'attention')]
+        layers += [
+            part.attention for part in model.backbone.modules() if hasattr(part, 'attention')
+        ]
     wanted = attention_in(path)
     assert bool(layers) == (wanted is not None)
     for layer in layers:
@@ -114,11 +124,23 @@ def test_config_is_what_its_name_says_and_trains_one_step(path: Path) -> None:
 
 def test_every_variant_of_the_paper_has_a_config() -> None:
     assert {path.stem.removesuffix('_8xb64-150e_in1k') for path in IMAGENET} == {
-        'kanet-kv', 'kanet-qkv', 'attnnet', 'attnnet-pool', 'mobilenetv2-kao', 'kanet-without-kao',
-        'mobilenetv2'}
+        'kanet-kv',
+        'kanet-qkv',
+        'attnnet',
+        'attnnet-pool',
+        'mobilenetv2-kao',
+        'kanet-without-kao',
+        'mobilenetv2',
+    }
     names = ' '.join(path.stem for path in DETECTION)
-    for words in ('ssdlite_kanet.*coco', 'ssdlite_kanet.*voc', 'retinanet_kanet.*coco',
-                  'retinanet_kanet.*voc', 'mask-rcnn.*kao-kv', 'mask-rcnn.*kao-qkv'):
+    for words in (
+        'ssdlite_kanet.*coco',
+        'ssdlite_kanet.*voc',
+        'retinanet_kanet.*coco',
+        'retinanet_kanet.*voc',
+        'mask-rcnn.*kao-kv',
+        'mask-rcnn.*kao-qkv',
+    ):
         first, last = words.split('.*')
         assert any(first in name and last in name for name in names.split()), words
 
@@ -135,9 +157,10 @@ def test_imagenet_configs_differ_in_the_backbone_only(path: Path) -> None:
 def test_imagenet_schedule_is_the_papers() -> None:
     config = Config.fromfile(FOLDER / 'imagenet' / 'kanet-kv_8xb64-150e_in1k.py')
     assert config.train_dataloader.batch_size * 8 == config.auto_scale_lr.base_batch_size == 512
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))],
-                                lr=config.optim_wrapper.optimizer.lr)
-    schedule, = config.param_scheduler
+    optimizer = torch.optim.SGD(
+        [torch.nn.Parameter(torch.zeros(1))], lr=config.optim_wrapper.optimizer.lr
+    )
+    (schedule,) = config.param_scheduler
     assert schedule.pop('type') == 'MultiStepLR'
     scheduler = MultiStepLR(optimizer, **schedule)
     rates = []
@@ -163,22 +186,24 @@ def test_imagenet_pictures_are_scaled_to_256_and_cropped_to_224() -> None:
 
 def test_dropout_drops_a_fifth_in_training_and_nothing_else() -> None:
     model = build(Config.fromfile(FOLDER / 'imagenet' / 'kanet-kv_8xb64-150e_in1k.py'))
-    features = (torch.ones(8, 1280), )
+    features = (torch.ones(8, 1280),)
     dropped = model.head.train().pre_logits(features)
     assert 0.15 < (dropped == 0).float().mean() < 0.25
     assert torch.equal(model.head.eval().pre_logits(features), features[0])
     assert [name for name, _ in model.head.named_parameters()] == ['fc.weight', 'fc.bias']
     with pytest.raises(ValueError, match='dropout must be from 0 to below 1, got 1'):
-        MODELS.build(dict(type='kronattn_mm.DropoutLinearClsHead', num_classes=2, in_channels=4,
-                          dropout=1))
+        MODELS.build(
+            dict(type='kronattn_mm.DropoutLinearClsHead', num_classes=2, in_channels=4, dropout=1)
+        )
 
 
 def test_ssd_head_is_mmdets_and_evaluates() -> None:
     config = Config.fromfile(FOLDER / 'detection' / 'ssdlite_kanet-kv-scratch_8xb24-600e_coco.py')
     model = build(config)
     theirs = dict(config.model.bbox_head, type='SSDHead')
-    head = MODELS.build(dict(theirs, train_cfg=config.model.train_cfg,
-                             test_cfg=config.model.test_cfg))
+    head = MODELS.build(
+        dict(theirs, train_cfg=config.model.train_cfg, test_cfg=config.model.test_cfg)
+    )
     head.load_state_dict(model.bbox_head.state_dict(), strict=True)
     features = tuple(torch.randn(1, channels, 4, 4) for channels in head.in_channels)
     for ours, each in zip(model.bbox_head.eval()(features), head.eval()(features), strict=True):
@@ -253,8 +278,9 @@ def voc_picture(folder: Path, name: str, generator: np.random.Generator) -> None
         ElementTree.SubElement(item, 'name').text = label
         ElementTree.SubElement(item, 'difficult').text = '0'
         box = ElementTree.SubElement(item, 'bndbox')
-        for tag, value in zip(('xmin', 'ymin', 'xmax', 'ymax'), (x - 20, y - 20, x + 20, y + 20),
-                              strict=True):
+        for tag, value in zip(
+            ('xmin', 'ymin', 'xmax', 'ymax'), (x - 20, y - 20, x + 20, y + 20), strict=True
+        ):
             ElementTree.SubElement(box, tag).text = str(value)
     cv2.imwrite(str(folder / 'JPEGImages' / f'{name}.jpg'), image)
     ElementTree.ElementTree(root).write(folder / 'Annotations' / f'{name}.xml')
@@ -271,8 +297,11 @@ def test_detector_trains_on_voc_and_evaluates(tmp_path: Path) -> None:
         for name in names:
             voc_picture(folder, name, generator)
         (folder / 'ImageSets' / 'Main' / f'{split}.txt').write_text('\n'.join(names))
-    config = short(Config.fromfile(FOLDER / 'small' / 'ssdlite_kanet-kv_bccd.py'),
-                   tmp_path / 'data', tmp_path / 'work')
+    config = short(
+        Config.fromfile(FOLDER / 'small' / 'ssdlite_kanet-kv_bccd.py'),
+        tmp_path / 'data',
+        tmp_path / 'work',
+    )
     runner = Runner.from_cfg(config)
     runner.train()
     assert {'pascal_voc/mAP', 'pascal_voc/AP50'} == set(runner.test())

@@ -33,10 +33,17 @@ def parts(path: Path) -> tuple[str, str, str]:
 
 def test_rows_of_the_tables():
     names = {path.name.partition('_4xb64')[0] for path in FILES if 'in1k' in path.name}
-    networks = [*(f'mobilenetv2-x{width}' for width in ('0.35', '0.5', '0.75', '1.0')),
-                'shufflenetv2-x0.5', 'mnasnet-x0.5']
-    variants = ['static', 'se-block', 'dyconv', *(f'{kind}-{number}' for kind in ('se', 'sb')
-                                                  for number in (1, 2, 3))]
+    networks = [
+        *(f'mobilenetv2-x{width}' for width in ('0.35', '0.5', '0.75', '1.0')),
+        'shufflenetv2-x0.5',
+        'mnasnet-x0.5',
+    ]
+    variants = [
+        'static',
+        'se-block',
+        'dyconv',
+        *(f'{kind}-{number}' for kind in ('se', 'sb') for number in (1, 2, 3)),
+    ]
     assert names == {f'{network}_{variant}' for network in networks for variant in variants}
 
 
@@ -48,13 +55,17 @@ def test_widths_and_data_change_nothing_else():
         assert backbone.pop('widen_factor') == float(width)
         base = backbone.pop('base')
         if network == 'mobilenetv2':
-            assert base == ('kronattn_mm.CIFARMobileNetV2' if 'cifar10' in path.name
-                            else 'mmpretrain.MobileNetV2')
+            assert base == (
+                'kronattn_mm.CIFARMobileNetV2'
+                if 'cifar10' in path.name
+                else 'mmpretrain.MobileNetV2'
+            )
         assert backbone == backbones.setdefault((network, variant), backbone)
 
 
-@pytest.mark.parametrize('path', {parts(path)[::2]: path for path in FILES}.values(),
-                         ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    'path', {parts(path)[::2]: path for path in FILES}.values(), ids=lambda path: path.stem
+)
 def test_attended_convolutions(path: Path):
     network, _, variant = parts(path)
     # Narrow, for speed: which convolutions are replaced does not depend on the width.
@@ -99,7 +110,11 @@ def test_imagenet_recipe():
     assert config.train_dataloader.batch_size * 4 == 256
     optimizer = config.optim_wrapper.optimizer
     assert (optimizer.type, optimizer.lr, optimizer.momentum, optimizer.weight_decay) == (
-        'SGD', 0.1, 0.9, 4e-5)
+        'SGD',
+        0.1,
+        0.9,
+        4e-5,
+    )
     scheduler = config.param_scheduler[0]
     assert (scheduler.type, scheduler.power, scheduler.eta_min) == ('PolyLR', 1, 0)
     assert config.model.head.type == 'kronattn_mm.DropoutLinearClsHead'
@@ -125,7 +140,8 @@ def test_metafile_and_readme_list_the_configs_there_are():
     root = ROOT.parents[2]
     models = yaml.safe_load((ROOT / 'metafile.yml').read_text(encoding='utf-8'))['Models']
     assert sorted(model['Config'] for model in models) == sorted(
-        path.relative_to(root).as_posix() for path in FILES)
+        path.relative_to(root).as_posix() for path in FILES
+    )
     for model in models:
         assert model['Name'] == Path(model['Config']).stem
         assert not {'Results', 'Weights'} & model.keys()  # nothing has been trained
@@ -134,6 +150,7 @@ def test_metafile_and_readme_list_the_configs_there_are():
         assert model['Metadata']['Batch Size'] == config.auto_scale_lr.base_batch_size
     readme = (ROOT / 'README.md').read_text(encoding='utf-8')
     assert sorted(re.findall(r'\((\S+\.py)\)', readme)) == sorted(
-        path.relative_to(ROOT).as_posix() for path in FILES)
+        path.relative_to(ROOT).as_posix() for path in FILES
+    )
     index = yaml.safe_load((root / 'model-index.yml').read_text(encoding='utf-8'))
     assert 'configs/shift_and_balance/classification/metafile.yml' in index['Import']

@@ -31,8 +31,10 @@ def convert(capsys) -> Callable[..., str]:
 @pytest.fixture
 def save(tmp_path: Path) -> Callable[..., Path]:
     """Save weights as mmengine does, and return the file."""
-    def write(state: Mapping[str, Tensor] | nn.Module, name: str = 'source.pth',
-              **entries: object) -> Path:
+
+    def write(
+        state: Mapping[str, Tensor] | nn.Module, name: str = 'source.pth', **entries: object
+    ) -> Path:
         if isinstance(state, nn.Module):
             state = state.state_dict()
         torch.save(dict(state_dict=state, meta=dict(epoch=3), **entries), tmp_path / name)

@@ -32,26 +32,41 @@ def made_pictures(size: int) -> Tensor:
 def classifier(backbone: dict, channels: int) -> nn.Module:
     importlib.import_module('mmpretrain.models')
     from mmpretrain.registry import MODELS as REGISTRY
-    return REGISTRY.build(dict(
-        type='ImageClassifier', backbone=backbone, neck=dict(type='GlobalAveragePooling'),
-        head=dict(type='LinearClsHead', num_classes=1000, in_channels=channels)))
+
+    return REGISTRY.build(
+        dict(
+            type='ImageClassifier',
+            backbone=backbone,
+            neck=dict(type='GlobalAveragePooling'),
+            head=dict(type='LinearClsHead', num_classes=1000, in_channels=channels),
+        )
+    )
 
 
 FAMILIES = {
-    'mobilenet_v2': (dict(type='MobileNetV2', widen_factor=0.35), 1280,
-                     lambda: torchvision.models.mobilenet_v2(width_mult=0.35)),
-    'shufflenet_v2': (dict(type='ShuffleNetV2', widen_factor=0.5), 1024,
-                      torchvision.models.shufflenet_v2_x0_5),
-    'mnasnet': (dict(type='kronattn_mm.MnasNet', widen_factor=0.5), 1280,
-                torchvision.models.mnasnet0_5),
-    'resnet': (dict(type='ResNet', depth=18, style='pytorch'), 512,
-               torchvision.models.resnet18),
+    'mobilenet_v2': (
+        dict(type='MobileNetV2', widen_factor=0.35),
+        1280,
+        lambda: torchvision.models.mobilenet_v2(width_mult=0.35),
+    ),
+    'shufflenet_v2': (
+        dict(type='ShuffleNetV2', widen_factor=0.5),
+        1024,
+        torchvision.models.shufflenet_v2_x0_5,
+    ),
+    'mnasnet': (
+        dict(type='kronattn_mm.MnasNet', widen_factor=0.5),
+        1280,
+        torchvision.models.mnasnet0_5,
+    ),
+    'resnet': (dict(type='ResNet', depth=18, style='pytorch'), 512, torchvision.models.resnet18),
 }
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-def test_torchvision_gives_the_same_outputs_and_comes_back(convert, save, tmp_path: Path,
-                                                           family: str) -> None:
+def test_torchvision_gives_the_same_outputs_and_comes_back(
+    convert, save, tmp_path: Path, family: str
+) -> None:
     config, channels, theirs = FAMILIES[family]
     to = 'kronattn_mm' if family == 'mnasnet' else 'mmpretrain'
     network = trained(theirs())
@@ -62,22 +77,33 @@ def test_torchvision_gives_the_same_outputs_and_comes_back(convert, save, tmp_pa
     x = made_pictures(64)
     with torch.no_grad():
         torch.testing.assert_close(ours(x, mode='tensor'), network(x), rtol=1e-4, atol=1e-4)
-    convert('backbone', tmp_path / 'ours.pth', tmp_path / 'back.pth', '--to', 'torchvision',
-            '--from', to)
+    convert(
+        'backbone',
+        tmp_path / 'ours.pth',
+        tmp_path / 'back.pth',
+        '--to',
+        'torchvision',
+        '--from',
+        to,
+    )
     back = load(tmp_path / 'back.pth')
     assert_same(back, network.state_dict())
-    assert back._metadata == {path: value for path, value in network.state_dict()._metadata.items()
-                              if path in back._metadata}
+    assert back._metadata == {
+        path: value
+        for path, value in network.state_dict()._metadata.items()
+        if path in back._metadata
+    }
 
 
 def test_trained_weights_say_the_same_of_photographs_in_every_library(
-        convert, tmp_path: Path, shared: Path) -> None:
+    convert, tmp_path: Path, shared: Path
+) -> None:
     source = shared / 'weights' / 'mobilenet_v2_1.0_imagenet_classifier.pth'
     mmpretrain = classifier(dict(type='MobileNetV2'), 1280).eval()
     mmpretrain.load_state_dict(torch.load(source, weights_only=True)['state_dict'])
     x = photographs(shared, 97)
     with torch.no_grad():
-        features, = mmpretrain.backbone(x)
+        (features,) = mmpretrain.backbone(x)
         scores = mmpretrain(x, mode='tensor')
     convert('backbone', source, tmp_path / 'torchvision.pth', '--to', 'torchvision')
     network = torchvision.models.mobilenet_v2().eval()
@@ -86,22 +112,30 @@ def test_trained_weights_say_the_same_of_photographs_in_every_library(
         torch.testing.assert_close(network(x), scores, rtol=1e-4, atol=1e-4)
 
     convert('backbone', source, tmp_path / 'mmdet.pth', '--to', 'mmdet', '--bare')
-    theirs = torch.load(shared / 'weights' / 'mobilenet_v2_1.0_imagenet_mmdet.pth',
-                        weights_only=True)['state_dict']
+    theirs = torch.load(
+        shared / 'weights' / 'mobilenet_v2_1.0_imagenet_mmdet.pth', weights_only=True
+    )['state_dict']
     assert_same(load(tmp_path / 'mmdet.pth'), theirs)
     importlib.import_module('mmdet.models')
     from mmdet.registry import MODELS as DETECTION
-    backbone = inferring(DETECTION.build(dict(type='MobileNetV2', out_indices=(7, ))))
+
+    backbone = inferring(DETECTION.build(dict(type='MobileNetV2', out_indices=(7,))))
     backbone.load_state_dict(load(tmp_path / 'mmdet.pth'))
     with torch.no_grad():
         torch.testing.assert_close(backbone(x)[0], features, rtol=1e-4, atol=1e-4)
 
-    convert('backbone', tmp_path / 'mmdet.pth', tmp_path / 'back.pth', '--to', 'mmpretrain',
-            '--bare')
+    convert(
+        'backbone', tmp_path / 'mmdet.pth', tmp_path / 'back.pth', '--to', 'mmpretrain', '--bare'
+    )
     whole = torch.load(source, weights_only=True)['state_dict']
-    assert_same(load(tmp_path / 'back.pth'), {
-        key.removeprefix('backbone.'): value for key, value in whole.items()
-        if key.startswith('backbone.')})
+    assert_same(
+        load(tmp_path / 'back.pth'),
+        {
+            key.removeprefix('backbone.'): value
+            for key, value in whole.items()
+            if key.startswith('backbone.')
+        },
+    )
 
 
 def test_segmenter_backbone_loses_what_mmseg_does_not_have(convert, save, tmp_path: Path) -> None:
@@ -110,6 +144,7 @@ def test_segmenter_backbone_loses_what_mmseg_does_not_have(convert, save, tmp_pa
     assert 'features.18.0.weight and 5 more: mmseg does not have this layer' in text
     importlib.import_module('mmseg.models')
     from mmseg.registry import MODELS as SEGMENTATION
+
     backbone = inferring(SEGMENTATION.build(dict(type='MobileNetV2', widen_factor=0.35)))
     backbone.load_state_dict(load(tmp_path / 'out.pth'))
     x = made_pictures(64)
@@ -120,16 +155,16 @@ def test_segmenter_backbone_loses_what_mmseg_does_not_have(convert, save, tmp_pa
     assert 'backbone.layer1.0.depthwise_conv.conv.weight' in load(tmp_path / 'mmdet.pth')
 
 
-def test_trained_segmenter_backbone_works_in_a_detector(convert, tmp_path: Path,
-                                                        shared: Path) -> None:
+def test_trained_segmenter_backbone_works_in_a_detector(
+    convert, tmp_path: Path, shared: Path
+) -> None:
     source = shared / 'weights' / 'deeplab_mobilenet_v2_voc_backbone.pth'
     convert('backbone', source, tmp_path / 'out.pth', '--to', 'mmdet', '--bare')
     x = photographs(shared, 97, count=1)
     outputs = []
     for library, file in (('mmseg', source), ('mmdet', tmp_path / 'out.pth')):
         importlib.import_module(f'{library}.models')
-        backbone = inferring(MODELS.build(dict(type=f'{library}.MobileNetV2',
-                                               out_indices=(2, 6))))
+        backbone = inferring(MODELS.build(dict(type=f'{library}.MobileNetV2', out_indices=(2, 6))))
         result = backbone.load_state_dict(load(file), strict=False)
         assert all(key.startswith('conv2.') for key in result.missing_keys)
         with torch.no_grad():
@@ -141,15 +176,29 @@ def test_trained_segmenter_backbone_works_in_a_detector(convert, tmp_path: Path,
 def plugged(library: str) -> nn.Module:
     importlib.import_module(f'{library}.models')
     conv = '1' if library == 'mmpretrain' else 'depthwise_conv'
-    return MODELS.build(dict(
-        type='kronattn_mm.Plugged', base=f'{library}.MobileNetV2', widen_factor=0.35,
-        out_indices=(2, 4),
-        insert=[dict(at='layer3', layer=dict(type='kronattn_mm.EfficientAttention2d',
-                                             key_channels=8, value_channels=8)),
-                dict(at=f'layer5.0.conv.{conv}' if library == 'mmpretrain' else f'layer5.0.{conv}',
-                     layer=dict(type='kronattn_mm.EfficientAttention2d', key_channels=4,
-                                value_channels=4))],
-        convs=[dict(at='layer2.*', layer=dict(type='kronattn_mm.ShiftBalanceConv2d'))]))
+    return MODELS.build(
+        dict(
+            type='kronattn_mm.Plugged',
+            base=f'{library}.MobileNetV2',
+            widen_factor=0.35,
+            out_indices=(2, 4),
+            insert=[
+                dict(
+                    at='layer3',
+                    layer=dict(
+                        type='kronattn_mm.EfficientAttention2d', key_channels=8, value_channels=8
+                    ),
+                ),
+                dict(
+                    at=f'layer5.0.conv.{conv}' if library == 'mmpretrain' else f'layer5.0.{conv}',
+                    layer=dict(
+                        type='kronattn_mm.EfficientAttention2d', key_channels=4, value_channels=4
+                    ),
+                ),
+            ],
+            convs=[dict(at='layer2.*', layer=dict(type='kronattn_mm.ShiftBalanceConv2d'))],
+        )
+    )
 
 
 def test_attended_backbone_moves_with_all_of_its_attention(convert, save, tmp_path: Path) -> None:
@@ -169,8 +218,9 @@ def test_attended_backbone_moves_with_all_of_its_attention(convert, save, tmp_pa
     assert not (tmp_path / 'no.pth').exists()
 
 
-def test_plain_weights_onto_an_attended_config_leave_attention_new(convert, save,
-                                                                   tmp_path: Path) -> None:
+def test_plain_weights_onto_an_attended_config_leave_attention_new(
+    convert, save, tmp_path: Path
+) -> None:
     config = tmp_path / 'config.py'
     config.write_text("""
 default_scope = 'mmpretrain'
@@ -183,12 +233,25 @@ model = dict(
     head=dict(type='LinearClsHead', num_classes=10, in_channels=1280))
 """)
     source = save(torchvision.models.mobilenet_v2(width_mult=0.35))
-    text = convert('backbone', source, tmp_path / 'out.pth', '--to', 'mmpretrain', '--config',
-                   config, code=1)
-    assert ('of another shape is head.fc.weight, (1000x1280 in the checkpoint, 10x1280 in the '
-            'model) and 1 more') in text
-    text = convert('backbone', source, tmp_path / 'out.pth', '--to', 'mmpretrain', '--config',
-                   config, '--allow', 'head.fc', '--verbose')
+    text = convert(
+        'backbone', source, tmp_path / 'out.pth', '--to', 'mmpretrain', '--config', config, code=1
+    )
+    assert (
+        'of another shape is head.fc.weight, (1000x1280 in the checkpoint, 10x1280 in the '
+        'model) and 1 more'
+    ) in text
+    text = convert(
+        'backbone',
+        source,
+        tmp_path / 'out.pth',
+        '--to',
+        'mmpretrain',
+        '--config',
+        config,
+        '--allow',
+        'head.fc',
+        '--verbose',
+    )
     assert 'backbone.layer2.0.conv.0.conv.attention' in text
     assert 'classifier.1.weight: of another shape, which was allowed' in text
     state = load(tmp_path / 'out.pth')
@@ -200,12 +263,19 @@ def test_wrong_inputs_are_said_in_one_sentence(convert, save, tmp_path: Path) ->
     output = tmp_path / 'out.pth'
     del network['features.5.conv.1.0.weight']
     assert 'features.5.conv.1.0.weight is missing, so this is no whole mobilenet_v2' in convert(
-        'backbone', save(network), output, '--to', 'mmdet', code=1)
+        'backbone', save(network), output, '--to', 'mmdet', code=1
+    )
     assert 'is no weight of a mobilenet_v2 of torchvision' in convert(
-        'backbone', save(network | {'features.99.weight': torch.zeros(1)}), output, '--to', 'mmdet',
-        code=1)
+        'backbone',
+        save(network | {'features.99.weight': torch.zeros(1)}),
+        output,
+        '--to',
+        'mmdet',
+        code=1,
+    )
     assert 'none of mobilenet_v2, shufflenet_v2, mnasnet, resnet' in convert(
-        'backbone', save(nn.Linear(2, 2)), output, '--to', 'mmdet', code=1)
+        'backbone', save(nn.Linear(2, 2)), output, '--to', 'mmdet', code=1
+    )
     assert not output.exists()
     with pytest.raises(ConversionError, match='have the names of torchvision already'):
         rename(torchvision.models.resnet18().state_dict(), 'torchvision')

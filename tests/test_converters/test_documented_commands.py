@@ -15,8 +15,11 @@ from kronattn_mm.cost.config import load_model
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / 'docs' / 'converting.md').read_text(encoding='utf-8')
-COMMANDS = [command for command in re.findall(r'(?:^|`)(kronattn convert [^`\n]+)', TEXT, re.M)
-            if ' KIND ' not in command]
+COMMANDS = [
+    command
+    for command in re.findall(r'(?:^|`)(kronattn convert [^`\n]+)', TEXT, re.M)
+    if ' KIND ' not in command
+]
 DETECTOR = """
 default_scope = 'mmdet'
 custom_imports = dict(imports=['kronattn_mm'], allow_failed_imports=False)
@@ -41,14 +44,17 @@ def files(tmp_path: Path, monkeypatch) -> Path:
     pytest.importorskip('mmdet')
     pytest.importorskip('mmpretrain')
     for name, layer in (
-            ('nl', "dict(type='NonLocal2d', reduction=2, mode='dot_product')"),
-            ('ea', EFFICIENT.format("normalization='scaling'")),
-            ('my_ea', EFFICIENT.format('num_heads=2'))):
+        ('nl', "dict(type='NonLocal2d', reduction=2, mode='dot_product')"),
+        ('ea', EFFICIENT.format("normalization='scaling'")),
+        ('my_ea', EFFICIENT.format('num_heads=2')),
+    ):
         (tmp_path / f'{name}_config.py').write_text(DETECTOR.format(layer=layer))
 
     def save(name: str, state: dict[str, torch.Tensor], **entries: object) -> None:
-        torch.save(dict(state_dict=state, meta=dict(epoch=12, cfg='x'), **entries),
-                   tmp_path / f'{name}.pth')
+        torch.save(
+            dict(state_dict=state, meta=dict(epoch=12, cfg='x'), **entries),
+            tmp_path / f'{name}.pth',
+        )
 
     def moved(state: dict[str, torch.Tensor], old: str, new: str) -> dict[str, torch.Tensor]:
         return {re.sub(f'^{re.escape(old)}', new, key): value for key, value in state.items()}
@@ -60,19 +66,26 @@ def files(tmp_path: Path, monkeypatch) -> Path:
     save('detector', plain)
     save('list_neck', moved(plain, 'neck.', 'neck.0.'))
     save('theirs', moved(ours, 'backbone.attention.layer3.', 'backbone.ea3.'))
-    save('averaged', plain, ema_state_dict=dict(moved(plain, '', 'module.'),
-                                                steps=torch.tensor(1)))
+    save('averaged', plain, ema_state_dict=dict(moved(plain, '', 'module.'), steps=torch.tensor(1)))
     save('epoch_12', plain, optimizer={}, message_hub={})
-    save('nlnet', moved({key: value for key, value in detector.items()
-                         if key.startswith('backbone.attention')},
-                        'backbone.attention.layer3.', 'decode_head.nl_block.'))
+    save(
+        'nlnet',
+        moved(
+            {key: value for key, value in detector.items() if key.startswith('backbone.attention')},
+            'backbone.attention.layer3.',
+            'decode_head.nl_block.',
+        ),
+    )
     models = torchvision.models
     mobilenet = models.mobilenet_v2(width_mult=0.1)
-    for name, network in (('mobilenet_v2', mobilenet),
-                          ('shufflenet_v2', models.shufflenet_v2_x0_5()),
-                          ('mnasnet', models.mnasnet0_5())):
+    for name, network in (
+        ('mobilenet_v2', mobilenet),
+        ('shufflenet_v2', models.shufflenet_v2_x0_5()),
+        ('mnasnet', models.mnasnet0_5()),
+    ):
         torch.save(network.state_dict(), tmp_path / f'{name}.pth')
     from kronattn_mm.converters.backbone_names import convert
+
     save('classifier', convert(mobilenet.state_dict(), 'mmpretrain').state)
     cv2.imwrite(str(tmp_path / 'street.jpg'), np.random.randint(0, 255, (60, 90, 3), np.uint8))
     monkeypatch.chdir(tmp_path)
@@ -92,14 +105,16 @@ def test_every_command_of_the_page_works(files: Path, capsys) -> None:
     # What the table says of going there and back.
     for first, last in (('theirs', 'theirs_again'), ('nl', 'nl_again')):
         assert_same(load(files / f'{last}.pth'), load(files / f'{first}.pth'))
-    assert_same(load(files / 'torchvision.pth'),
-                torch.load(files / 'mobilenet_v2.pth', weights_only=True))
+    assert_same(
+        load(files / 'torchvision.pth'), torch.load(files / 'mobilenet_v2.pth', weights_only=True)
+    )
     assert len(list(files.glob('mask-rcnn_ea-*.pth'))) == 1
 
 
 @pytest.mark.slow
-def test_mask_rcnn_with_non_local_becomes_one_with_efficient_attention(tmp_path: Path,
-                                                                       capsys) -> None:
+def test_mask_rcnn_with_non_local_becomes_one_with_efficient_attention(
+    tmp_path: Path, capsys
+) -> None:
     """The config of the page, with the whole network."""
     pytest.importorskip('mmdet')
     folder = ROOT / 'configs' / 'efficient_attention'
@@ -111,8 +126,18 @@ def test_mask_rcnn_with_non_local_becomes_one_with_efficient_attention(tmp_path:
     for parameter in source.backbone.attention.parameters():
         parameter.data.normal_(0, 0.02)
     torch.save(dict(state_dict=source.state_dict()), tmp_path / 'nl.pth')
-    code = main(['non-local', str(tmp_path / 'nl.pth'), str(tmp_path / 'ea.pth'),
-                 '--source-config', str(theirs), '--config', str(ours), '--compare'])
+    code = main(
+        [
+            'non-local',
+            str(tmp_path / 'nl.pth'),
+            str(tmp_path / 'ea.pth'),
+            '--source-config',
+            str(theirs),
+            '--config',
+            str(ours),
+            '--compare',
+        ]
+    )
     printed = capsys.readouterr()
     assert code == 0, printed.err
     assert 'key_channels=1024, value_channels=1024' in printed.out
@@ -121,6 +146,7 @@ def test_mask_rcnn_with_non_local_becomes_one_with_efficient_attention(tmp_path:
     # Everything before the block is the same network.
     x = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
-        for got, expected in list(zip(target.backbone(x), inferring(source).backbone(x),
-                                      strict=True))[:3]:
+        for got, expected in list(
+            zip(target.backbone(x), inferring(source).backbone(x), strict=True)
+        )[:3]:
             torch.testing.assert_close(got, expected, rtol=0, atol=0)

@@ -41,8 +41,9 @@ def config(tmp_path: Path):
     return write
 
 
-def test_list_neck_onto_a_config_with_insertions_and_back(convert, save, config,
-                                                          tmp_path: Path) -> None:
+def test_list_neck_onto_a_config_with_insertions_and_back(
+    convert, save, config, tmp_path: Path
+) -> None:
     nested, attended = config(LIST), config(ATTENDED)
     source = trained(load_model(nested)[0])
     text = convert('nesting', save(source), tmp_path / 'out.pth', '--config', attended)
@@ -82,22 +83,37 @@ def test_wrappers_averages_and_parts(convert, save, config, tmp_path: Path) -> N
     assert 'the wrapper module. was removed' in text
     assert 'entries left out: ema_state_dict, optimizer' in text
     assert_same(load(tmp_path / 'out.pth'), state)
-    convert('nesting', file, tmp_path / 'raw.pth', '--entry', 'ema_state_dict', '--rename',
-            'module=')
-    assert torch.equal(load(tmp_path / 'raw.pth')['neck.fpn_convs.0.conv.bias'],
-                       state['neck.fpn_convs.0.conv.bias'] + 1)
-    text = convert('nesting', file, tmp_path / 'backbone.pth', '--config', plain, '--part',
-                   'backbone')
+    convert(
+        'nesting', file, tmp_path / 'raw.pth', '--entry', 'ema_state_dict', '--rename', 'module='
+    )
+    assert torch.equal(
+        load(tmp_path / 'raw.pth')['neck.fpn_convs.0.conv.bias'],
+        state['neck.fpn_convs.0.conv.bias'] + 1,
+    )
+    text = convert(
+        'nesting', file, tmp_path / 'backbone.pth', '--config', plain, '--part', 'backbone'
+    )
     assert 'neck.' in text and 'not of backbone' in text
     assert_same(load(tmp_path / 'backbone.pth'), source.backbone.state_dict())
-    convert('nesting', tmp_path / 'backbone.pth', tmp_path / 'whole.pth', '--config', plain,
-            '--allow', 'neck', 'bbox_head')
-    assert_same(load(tmp_path / 'whole.pth'), {key: value for key, value in state.items()
-                                               if key.startswith('backbone.')})
+    convert(
+        'nesting',
+        tmp_path / 'backbone.pth',
+        tmp_path / 'whole.pth',
+        '--config',
+        plain,
+        '--allow',
+        'neck',
+        'bbox_head',
+    )
+    assert_same(
+        load(tmp_path / 'whole.pth'),
+        {key: value for key, value in state.items() if key.startswith('backbone.')},
+    )
 
 
-def test_what_is_missing_or_of_another_shape_has_to_be_allowed(convert, save, config,
-                                                               tmp_path: Path) -> None:
+def test_what_is_missing_or_of_another_shape_has_to_be_allowed(
+    convert, save, config, tmp_path: Path
+) -> None:
     source = trained(load_model(config(FPN))[0])
     output = tmp_path / 'out.pth'
     text = convert('nesting', save(source), output, '--config', config(TWO), code=1)
@@ -105,8 +121,15 @@ def test_what_is_missing_or_of_another_shape_has_to_be_allowed(convert, save, co
     text = convert('nesting', save(source), output, '--config', config(LIST, classes=5), code=1)
     assert 'of another shape is bbox_head.retina_cls.' in text and ', (18' in text
     assert not output.exists()
-    text = convert('nesting', save(source), output, '--config', config(LIST, classes=5), '--allow',
-                   'bbox_head.retina_cls')
+    text = convert(
+        'nesting',
+        save(source),
+        output,
+        '--config',
+        config(LIST, classes=5),
+        '--allow',
+        'bbox_head.retina_cls',
+    )
     assert 'of another shape, which was allowed' in text
     assert 'bbox_head.retina_cls.weight' not in load(output)
 
@@ -115,21 +138,26 @@ def test_rules_that_do_not_fit_or_collide_are_refused(convert, save, tmp_path: P
     state = dict(neck=torch.ones(1)) | {'a.weight': torch.ones(2), 'b.weight': torch.ones(2)}
     output = tmp_path / 'no.pth'
     assert "no key below 'x' to rename; the prefixes are neck, a, b" in convert(
-        'nesting', save(state), output, '--rename', 'x=y', code=1)
+        'nesting', save(state), output, '--rename', 'x=y', code=1
+    )
     assert 'both a.weight and b.weight would become b.weight' in convert(
-        'nesting', save(state), output, '--rename', 'a=b', code=1)
+        'nesting', save(state), output, '--rename', 'a=b', code=1
+    )
     assert 'nothing would change' in convert('nesting', save(state), output, code=1)
-    assert "nothing to drop below 'x'" in convert('nesting', save(state), output, '--drop', 'x',
-                                                  code=1)
+    assert "nothing to drop below 'x'" in convert(
+        'nesting', save(state), output, '--drop', 'x', code=1
+    )
     assert not output.exists()
     # Two layers alike: nothing says which of them the one in the file is.
-    model = nn.ModuleDict({name: nn.ModuleDict(dict(fc=nn.Linear(2, 2)))
-                           for name in ('first', 'second')})
+    model = nn.ModuleDict(
+        {name: nn.ModuleDict(dict(fc=nn.Linear(2, 2))) for name in ('first', 'second')}
+    )
     weights = nn.Linear(2, 2).state_dict()
     with pytest.raises(ConversionError, match='more than one place; say which with --rename'):
         find_rules({f'other.fc.{key}': value for key, value in weights.items()}, model)
     del model['second']
-    assert find_rules({f'other.fc.{key}': value for key, value in weights.items()},
-                      model) == {'other': 'first'}
+    assert find_rules({f'other.fc.{key}': value for key, value in weights.items()}, model) == {
+        'other': 'first'
+    }
     # That both end in weight does not make one layer of the two.
     assert find_rules({f'other.{key}': value for key, value in weights.items()}, model) == {}

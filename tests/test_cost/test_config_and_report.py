@@ -52,24 +52,36 @@ def test_model_is_built_without_weights_or_traces(tmp_path, capfd):
 
 
 def test_what_would_load_weights_is_cleared():
-    config = dict(pretrained='open-mmlab://resnet50', teacher_ckpt='https://nowhere.invalid/t.pth',
-                  backbone=dict(type='TIMMBackbone', pretrained=True,
-                                init_cfg=dict(type='Pretrained', checkpoint='x')),
-                  neck=[dict(init_cfg=dict(type='Xavier')), dict(pretrained=None)])
+    config = dict(
+        pretrained='open-mmlab://resnet50',
+        teacher_ckpt='https://nowhere.invalid/t.pth',
+        backbone=dict(
+            type='TIMMBackbone', pretrained=True, init_cfg=dict(type='Pretrained', checkpoint='x')
+        ),
+        neck=[dict(init_cfg=dict(type='Xavier')), dict(pretrained=None)],
+    )
     without_weights(config)
-    assert config == dict(pretrained=None, teacher_ckpt=None,
-                          backbone=dict(type='TIMMBackbone', pretrained=False, init_cfg=None),
-                          neck=[dict(init_cfg=dict(type='Xavier')), dict(pretrained=None)])
+    assert config == dict(
+        pretrained=None,
+        teacher_ckpt=None,
+        backbone=dict(type='TIMMBackbone', pretrained=False, init_cfg=None),
+        neck=[dict(init_cfg=dict(type='Xavier')), dict(pretrained=None)],
+    )
 
 
-@pytest.mark.parametrize(('text', 'message'), [
-    ('model = dict(', 'cannot be read as a config'),
-    ('raise RuntimeError("no data today")', 'cannot be read as a config: no data today'),
-    ('data = 1', r'has no model \(a dict `model` with a `type`\)'),
-    ('model = dict(depth=18)', r'has no model'),
-    ("default_scope = 'mmpretrain'\nmodel = dict(type='NoSuchModel')",
-     r'cannot be built: .*NoSuchModel'),
-])
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        ('model = dict(', 'cannot be read as a config'),
+        ('raise RuntimeError("no data today")', 'cannot be read as a config: no data today'),
+        ('data = 1', r'has no model \(a dict `model` with a `type`\)'),
+        ('model = dict(depth=18)', r'has no model'),
+        (
+            "default_scope = 'mmpretrain'\nmodel = dict(type='NoSuchModel')",
+            r'cannot be built: .*NoSuchModel',
+        ),
+    ],
+)
 def test_what_no_model_can_be_made_of(tmp_path, text, message):
     path = tmp_path / 'config.py'
     path.write_text(text, encoding='utf-8')
@@ -88,23 +100,58 @@ def test_missing_file_and_missing_library(tmp_path):
         load_model(path)
 
 
-@pytest.mark.parametrize(('entries', 'shape', 'source'), [
-    (dict(default_scope='mmdet'), (896, 1280), 'default for mmdet'),
-    (dict(default_scope='mmseg'), (512, 512), 'default for mmseg'),
-    (dict(default_scope='mmpretrain'), (224, 224), 'default for mmpretrain'),
-    (dict(), (896, 1280), 'default for detectors'),
-    (dict(test_pipeline=[dict(type='mmdet.Resize', scale=(1333, 800), keep_ratio=True)],
-          model=dict(data_preprocessor=dict(pad_size_divisor=32))), (800, 1344),
-     'test pipeline: Resize to width 1333, height 800, the largest it makes, padded to multiples '
-     'of 32'),
-    (dict(test_pipeline=[dict(type='ResizeEdge', scale=256),
-                         dict(type='CenterCrop', crop_size=224)]), (224, 224), 'CenterCrop'),
-    (dict(test_pipeline=[dict(type='Resize', scale_factor=2.0)], default_scope='mmseg'),
-     (512, 512), 'default for mmseg'),
-    (dict(test_dataloader=dict(dataset=dict(type='ConcatDataset', datasets=[dict(
-        pipeline=[dict(type='LoadImageFromFile'), dict(type='Resize', scale=300)])]))),
-     (300, 300), 'Resize to width 300, height 300'),
-])
+@pytest.mark.parametrize(
+    ('entries', 'shape', 'source'),
+    [
+        (dict(default_scope='mmdet'), (896, 1280), 'default for mmdet'),
+        (dict(default_scope='mmseg'), (512, 512), 'default for mmseg'),
+        (dict(default_scope='mmpretrain'), (224, 224), 'default for mmpretrain'),
+        (dict(), (896, 1280), 'default for detectors'),
+        (
+            dict(
+                test_pipeline=[dict(type='mmdet.Resize', scale=(1333, 800), keep_ratio=True)],
+                model=dict(data_preprocessor=dict(pad_size_divisor=32)),
+            ),
+            (800, 1344),
+            'test pipeline: Resize to width 1333, height 800, the largest it makes, padded to '
+            'multiples of 32',
+        ),
+        (
+            dict(
+                test_pipeline=[
+                    dict(type='ResizeEdge', scale=256),
+                    dict(type='CenterCrop', crop_size=224),
+                ]
+            ),
+            (224, 224),
+            'CenterCrop',
+        ),
+        (
+            dict(test_pipeline=[dict(type='Resize', scale_factor=2.0)], default_scope='mmseg'),
+            (512, 512),
+            'default for mmseg',
+        ),
+        (
+            dict(
+                test_dataloader=dict(
+                    dataset=dict(
+                        type='ConcatDataset',
+                        datasets=[
+                            dict(
+                                pipeline=[
+                                    dict(type='LoadImageFromFile'),
+                                    dict(type='Resize', scale=300),
+                                ]
+                            )
+                        ],
+                    )
+                )
+            ),
+            (300, 300),
+            'Resize to width 300, height 300',
+        ),
+    ],
+)
 def test_image_size_of_a_config(entries, shape, source):
     found, said = default_image_shape(Config(entries))
     assert found == shape
@@ -117,8 +164,11 @@ def test_report_on_a_model(classifier):
     shapes = insertion_shapes(classifier, (64, 96))
     assert {layer.name: layer.shape for layer in report.layers} == shapes
     assert first.shape == (1, 256, 4, 6)
-    assert (first.name, first.point, first.layer) == ('backbone.res3', 'res3',
-                                                      'EfficientAttention2d')
+    assert (first.name, first.point, first.layer) == (
+        'backbone.res3',
+        'res3',
+        'EfficientAttention2d',
+    )
     assert first.with_cp and first.executed.kept == 0 and not first.norm_eval
     assert second.norm_eval and not second.with_cp
     # No formula for ContextBlock: not in the paper's total, but in what is executed.
@@ -129,9 +179,12 @@ def test_report_on_a_model(classifier):
     assert report.model_params == sum(p.numel() for p in classifier.parameters())
     assert report.params_share == report.executed_total.params / report.model_params
     assert 0 < report.macc_share < 0.1
-    conv, = report.convs
-    assert (conv.name, conv.layer, conv.shape) == ('backbone.layer1.0.conv1', 'ConvAWS2d',
-                                                   (1, 64, 16, 24))
+    (conv,) = report.convs
+    assert (conv.name, conv.layer, conv.shape) == (
+        'backbone.layer1.0.conv1',
+        'ConvAWS2d',
+        (1, 64, 16, 24),
+    )
     assert conv.executed.macc == 16 * 24 * 64 * 64 * 9
 
 
@@ -141,8 +194,9 @@ def test_whole_count_is_the_plain_model_and_what_is_inserted(classifier):
     stem = 32 * 32 * 3 * 64 * 49
     blocks = 4 * 16 * 16 * 64 * 64 * 9
     for side, width in ((8, 128), (4, 256), (2, 512)):
-        blocks += side * side * (width // 2 * width * 9 + 3 * width * width * 9
-                                 + width // 2 * width)
+        blocks += (
+            side * side * (width // 2 * width * 9 + 3 * width * width * 9 + width // 2 * width)
+        )
     assert report.model_macc == stem + blocks + report.executed_total.macc
 
 

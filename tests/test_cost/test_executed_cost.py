@@ -25,8 +25,9 @@ SIZES = [  # in_channels, key_channels, value_channels, num_heads, spatial
 @pytest.mark.parametrize(('d', 'dk', 'dv', 'heads', 'spatial'), SIZES)
 @pytest.mark.parametrize('normalization', ['softmax', 'scaling'])
 @pytest.mark.parametrize('layer_type', [EfficientAttention2d, RegularAttention2d])
-def test_counted_multiply_accumulates_are_the_formula(layer_type, normalization, d, dk, dv, heads,
-                                                      spatial):
+def test_counted_multiply_accumulates_are_the_formula(
+    layer_type, normalization, d, dk, dv, heads, spatial
+):
     layer = layer_type(d, dk, dv, heads, normalization)
     paper, executed = layer_cost(layer, (1, d, *spatial)), executed_cost(layer, (1, d, *spatial))
     assert executed.macc == paper.macc
@@ -36,28 +37,42 @@ def test_counted_multiply_accumulates_are_the_formula(layer_type, normalization,
 
 def test_square_case_is_4nck_plus_2nkk():
     n, c, k = 20 * 30, 256, 64
-    assert executed_cost(EfficientAttention2d(c, k, k), (1, c, 20, 30)).macc == \
-        4 * n * c * k + 2 * n * k * k
+    assert (
+        executed_cost(EfficientAttention2d(c, k, k), (1, c, 20, 30)).macc
+        == 4 * n * c * k + 2 * n * k * k
+    )
 
 
 def test_sequences_and_volumes():
-    for layer, shape in ((EfficientAttention1d(16, 8, 8), (1, 16, 60)),
-                         (EfficientAttention3d(16, 8, 8), (1, 16, 3, 4, 5))):
+    for layer, shape in (
+        (EfficientAttention1d(16, 8, 8), (1, 16, 60)),
+        (EfficientAttention3d(16, 8, 8), (1, 16, 3, 4, 5)),
+    ):
         assert executed_cost(layer, shape).macc == layer_cost(layer, shape).macc
 
 
-@pytest.mark.parametrize('layer', [EfficientAttention2d(32, 16, 8, 2), RegularAttention2d(32),
-                                   RegularAttention2d(32, pooling=True),
-                                   nn.BatchNorm2d(32), nn.ReLU(inplace=True)],
-                         ids=lambda layer: type(layer).__name__)
+@pytest.mark.parametrize(
+    'layer',
+    [
+        EfficientAttention2d(32, 16, 8, 2),
+        RegularAttention2d(32),
+        RegularAttention2d(32, pooling=True),
+        nn.BatchNorm2d(32),
+        nn.ReLU(inplace=True),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
 @pytest.mark.parametrize('with_cp', [False, True])
 def test_without_data_as_with_data(layer, with_cp):
     if isinstance(layer, nn.ReLU):
         layer = nn.Sequential(nn.Conv2d(32, 32, 1), layer)
-    fake, real = (_on_one_image(layer, (1, 32, 9, 7), with_cp, fake=fake)
-                  for fake in (True, False))
-    assert (fake.params, fake.macc, fake.allocated, fake.kept) == \
-        (real.params, real.macc, real.allocated, real.kept)
+    fake, real = (_on_one_image(layer, (1, 32, 9, 7), with_cp, fake=fake) for fake in (True, False))
+    assert (fake.params, fake.macc, fake.allocated, fake.kept) == (
+        real.params,
+        real.macc,
+        real.allocated,
+        real.kept,
+    )
 
 
 def test_one_image_whatever_the_batch():
@@ -164,5 +179,6 @@ def test_mmcv_layers():
     pooled = bricks.NonLocal2d(d, sub_sample=True)
     assert executed_cost(pooled, (1, d, 10, 8)).macc == layer_cost(pooled, (1, d, 10, 8)).macc
     # ContextBlock: a 1 x 1 mask convolution, its product with the map, two small projections.
-    assert executed_cost(bricks.ContextBlock(d, 1 / 4), (1, d, 10, 8)).macc == \
-        n * d + n * d + 2 * d * (d // 4)
+    assert executed_cost(
+        bricks.ContextBlock(d, 1 / 4), (1, d, 10, 8)
+    ).macc == n * d + n * d + 2 * d * (d // 4)

@@ -16,9 +16,11 @@ FIGURES = {
 
 def three(side: int, **more):
     """Regular attention, KAO_KV and KAO_QKV on a square map."""
-    return (paper_cost('kan_regular', positions=side**2, in_channels=8, **more),
-            paper_cost('kao_kv', positions=side**2, averages=2 * side, in_channels=8, **more),
-            paper_cost('kao_qkv', averages=2 * side, in_channels=8, **more))
+    return (
+        paper_cost('kan_regular', positions=side**2, in_channels=8, **more),
+        paper_cost('kao_kv', positions=side**2, averages=2 * side, in_channels=8, **more),
+        paper_cost('kao_qkv', averages=2 * side, in_channels=8, **more),
+    )
 
 
 @pytest.mark.parametrize('side', FIGURES)
@@ -59,8 +61,10 @@ def test_sums_by_hand():
     assert pooled.macc == 15 * 6 * (2 + 6) + 15 * 4 * 2 + 6 * 4 * (2 + 6)
     assert pooled.params == params
     # The paper's modules transform the values only: (h + w) c^2 more, c^2 weights.
-    plain, values = (paper_cost('kao_qkv', averages=8, in_channels=4, transforms=transforms)
-                     for transforms in ('', 'v'))
+    plain, values = (
+        paper_cost('kao_qkv', averages=8, in_channels=4, transforms=transforms)
+        for transforms in ('', 'v')
+    )
     assert values.macc - plain.macc == 8 * 4**2
     assert values.params == 4**2 + 4
 
@@ -70,11 +74,13 @@ LAYERS = [
     (UnfoldedAttention2d, dict(pooling=True, transforms='qkv', key_channels=2), (5, 7)),
     (KroneckerAttention2d, dict(mode='kv', transforms='v'), (6, 9)),
     (KroneckerAttention2d, dict(mode='kv', transforms='qkv', key_channels=3), (1, 9)),
-    (KroneckerAttention2d, dict(mode='qkv', transforms='qkv', coefficient_norm='batch_norm'),
-     (6, 9)),
+    (
+        KroneckerAttention2d,
+        dict(mode='qkv', transforms='qkv', coefficient_norm='batch_norm'),
+        (6, 9),
+    ),
     (KroneckerAttention2d, dict(mode='qkv', transforms='', zero_init=False), (6, 9)),
-    (KroneckerAttention2d, dict(mode='kv', transforms='v', residual=False, out_channels=7),
-     (4, 3)),
+    (KroneckerAttention2d, dict(mode='kv', transforms='v', residual=False, out_channels=7), (4, 3)),
     (KroneckerAttention3d, dict(mode='kv', transforms='qkv'), (3, 4, 5)),
     (KroneckerAttention3d, dict(mode='qkv', transforms='v'), (3, 4, 5)),
 ]
@@ -96,12 +102,19 @@ def test_coefficients_in_three_dimensions():
     assert layer_cost(layer, torch.Size((1, 4, 3, 4, 5))).memory == 4 * 60 * 12
 
 
-@pytest.mark.parametrize('name, sizes, message', [
-    ('kao_kv', dict(positions=0, averages=4, in_channels=8), 'queries must be a positive integer'),
-    ('kao_qkv', dict(averages=True, in_channels=8), 'positive integer, got True'),
-    ('kao_qkv', dict(averages=4, in_channels=8, transforms='k'), "'', 'v', 'qkv', got 'k'"),
-    ('kan_regular', dict(positions=4, in_channels=8, key_positions=-1), 'keys must be'),
-])
+@pytest.mark.parametrize(
+    'name, sizes, message',
+    [
+        (
+            'kao_kv',
+            dict(positions=0, averages=4, in_channels=8),
+            'queries must be a positive integer',
+        ),
+        ('kao_qkv', dict(averages=True, in_channels=8), 'positive integer, got True'),
+        ('kao_qkv', dict(averages=4, in_channels=8, transforms='k'), "'', 'v', 'qkv', got 'k'"),
+        ('kan_regular', dict(positions=4, in_channels=8, key_positions=-1), 'keys must be'),
+    ],
+)
 def test_bad_sizes(name, sizes, message):
     with pytest.raises(ValueError, match=message):
         paper_cost(name, **sizes)

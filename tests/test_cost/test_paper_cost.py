@@ -34,15 +34,17 @@ def test_every_printed_cell_of_table_2():
     assert len(cells) == 36
     assert [cell.what for cell in cells if not cell.matches] == []
     assert [cell.ours for cell in cells] == list(
-        itertools.chain.from_iterable(TABLE_2_PRINTED.values()))
+        itertools.chain.from_iterable(TABLE_2_PRINTED.values())
+    )
 
 
 @pytest.mark.parametrize('row', EXACT)
 def test_table_2_to_the_byte(row):
     efficient, regular = table_2_row(row)
     ours = (efficient.memory, efficient.macc, regular.memory, regular.macc)
-    assert [value for value, exact in zip(ours, EXACT[row], strict=True) if exact is not None] == \
-        [exact for exact in EXACT[row] if exact is not None]
+    assert [value for value, exact in zip(ours, EXACT[row], strict=True) if exact is not None] == [
+        exact for exact in EXACT[row] if exact is not None
+    ]
 
 
 def test_parameters_of_the_seven_modules():
@@ -69,8 +71,9 @@ def test_examples_exactly():
 
 @pytest.mark.parametrize(('n', 'd'), [(1, 2), (49, 64), (4480, 1024)])
 def test_table_1_memory_and_half_its_macc(n, d):
-    sizes = dict(positions=n, in_channels=d, key_channels=d // 2, value_channels=d,
-                 reprojection=False)
+    sizes = dict(
+        positions=n, in_channels=d, key_channels=d // 2, value_channels=d, reprojection=False
+    )
     efficient = paper_cost('efficient_attention', **sizes)
     regular = paper_cost('non_local', **sizes)
     assert efficient.memory == 4 * (4 * d * n + d * d // 2)
@@ -81,12 +84,30 @@ def test_table_1_memory_and_half_its_macc(n, d):
 
 
 def test_heads_share_the_channels():
-    one, four = (paper_cost('efficient_attention', positions=100, in_channels=32, key_channels=16,
-                            value_channels=8, num_heads=heads) for heads in (1, 4))
+    one, four = (
+        paper_cost(
+            'efficient_attention',
+            positions=100,
+            in_channels=32,
+            key_channels=16,
+            value_channels=8,
+            num_heads=heads,
+        )
+        for heads in (1, 4)
+    )
     assert one.macc - four.macc == 2 * 100 * 16 * 8 * 3 // 4
     assert one.memory - four.memory == 4 * 16 * 8 * 3 // 4
-    one, four = (paper_cost('non_local', positions=100, in_channels=32, key_channels=16,
-                            value_channels=8, num_heads=heads) for heads in (1, 4))
+    one, four = (
+        paper_cost(
+            'non_local',
+            positions=100,
+            in_channels=32,
+            key_channels=16,
+            value_channels=8,
+            num_heads=heads,
+        )
+        for heads in (1, 4)
+    )
     assert one.macc == four.macc
     assert four.memory - one.memory == 4 * 3 * 100 * 100
 
@@ -95,12 +116,15 @@ def test_costs_add():
     assert PaperCost(1, 2, 3) + PaperCost(10, 20, 30) == PaperCost(11, 22, 33)
 
 
-@pytest.mark.parametrize(('sizes', 'message'), [
-    (dict(positions=0), r'positions must be a positive integer, got 0'),
-    (dict(in_channels=2.5), r'in_channels must be a positive integer, got 2\.5'),
-    (dict(num_heads=3), r'num_heads=3 does not divide key_channels=64 and value_channels=64'),
-    (dict(reprojection=False), r'value_channels=64 and in_channels=32'),
-])
+@pytest.mark.parametrize(
+    ('sizes', 'message'),
+    [
+        (dict(positions=0), r'positions must be a positive integer, got 0'),
+        (dict(in_channels=2.5), r'in_channels must be a positive integer, got 2\.5'),
+        (dict(num_heads=3), r'num_heads=3 does not divide key_channels=64 and value_channels=64'),
+        (dict(reprojection=False), r'value_channels=64 and in_channels=32'),
+    ],
+)
 @pytest.mark.parametrize('method', ['efficient_attention', 'non_local'])
 def test_bad_sizes_are_named(method, sizes, message):
     with pytest.raises(ValueError, match=message):
@@ -115,17 +139,25 @@ def test_unknown_method_names_the_methods():
 
 
 def test_costs_of_built_layers():
-    expected = paper_cost('efficient_attention', positions=35, in_channels=32, key_channels=16,
-                          value_channels=8, num_heads=2)
+    expected = paper_cost(
+        'efficient_attention',
+        positions=35,
+        in_channels=32,
+        key_channels=16,
+        value_channels=8,
+        num_heads=2,
+    )
     arguments = dict(in_channels=32, key_channels=16, value_channels=8, num_heads=2)
     assert layer_cost(EfficientAttention2d(**arguments), (1, 32, 5, 7)) == expected
     assert layer_cost(EfficientAttention2d(**arguments), (8, 32, 5, 7)) == expected
     assert layer_cost(EfficientAttention1d(**arguments), (1, 32, 35)) == expected
     arguments.pop('num_heads')
     assert layer_cost(RegularAttention2d(**arguments), (1, 32, 5, 7)) == paper_cost(
-        'non_local', positions=35, **arguments)
+        'non_local', positions=35, **arguments
+    )
     assert layer_cost(RegularAttention2d(**arguments, pooling=True), (1, 32, 5, 7)) == paper_cost(
-        'non_local', positions=35, key_positions=3 * 4, **arguments)
+        'non_local', positions=35, key_positions=3 * 4, **arguments
+    )
 
 
 def test_no_formula_for_other_layers():
@@ -144,17 +176,32 @@ def test_mmcv_non_local():
     bricks = pytest.importorskip('mmcv.cnn.bricks')
     half = dict(in_channels=32, key_channels=16, value_channels=16)
     assert layer_cost(bricks.NonLocal2d(32), (1, 32, 5, 7)) == paper_cost(
-        'non_local', positions=35, **half)
+        'non_local', positions=35, **half
+    )
     assert layer_cost(bricks.NonLocal2d(32, sub_sample=True), (1, 32, 5, 7)) == paper_cost(
-        'non_local', positions=35, key_positions=2 * 3, **half)
+        'non_local', positions=35, key_positions=2 * 3, **half
+    )
     assert layer_cost(bricks.NonLocal2d(32, mode='gaussian'), (1, 32, 5, 7)) is None
     assert layer_cost(bricks.ContextBlock(32, 1 / 4), (1, 32, 5, 7)) is None
 
 
-@pytest.mark.parametrize(('value', 'text'), [
-    (0, '0'), (7, '7'), (999, '999'), (1000, '1.00 K'), (9_994, '9.99 K'), (9_996, '10.0 K'),
-    (99_960, '100 K'), (876_544, '877 K'), (999_499, '999 K'), (999_600, '1.00 M'),
-    (41_304_064, '41.3 M'), (1_650_341_183_488, '1.65 T')])
+@pytest.mark.parametrize(
+    ('value', 'text'),
+    [
+        (0, '0'),
+        (7, '7'),
+        (999, '999'),
+        (1000, '1.00 K'),
+        (9_994, '9.99 K'),
+        (9_996, '10.0 K'),
+        (99_960, '100 K'),
+        (876_544, '877 K'),
+        (999_499, '999 K'),
+        (999_600, '1.00 M'),
+        (41_304_064, '41.3 M'),
+        (1_650_341_183_488, '1.65 T'),
+    ],
+)
 def test_quantities_as_the_paper_prints_them(value, text):
     assert quantity(value) == text
 
@@ -163,5 +210,6 @@ def test_formulae_follow_the_layers_through_table_2():
     for name, (channels, height, width) in TABLE_2_LAYERS.items():
         with torch.device('meta'):
             layers = EfficientAttention2d(channels), RegularAttention2d(channels)
-        assert tuple(layer_cost(layer, (1, channels, height, width)) for layer in layers) == \
-            table_2_row(name)
+        assert tuple(
+            layer_cost(layer, (1, channels, height, width)) for layer in layers
+        ) == table_2_row(name)

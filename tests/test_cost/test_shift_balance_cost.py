@@ -14,10 +14,7 @@ from analysis_tool import ROOT, call_tool, load_tool
 from kronattn_mm.cost import layer_cost, paper_cost
 from kronattn_mm.cost.config import load_model, quiet
 from kronattn_mm.cost.report import CostReport, cost_report
-from kronattn_mm.cost.shift_balance import (
-    scaled_attention_operations,
-    shift_balance_operations,
-)
+from kronattn_mm.cost.shift_balance import scaled_attention_operations, shift_balance_operations
 from kronattn_mm.layers import (
     CondConv2d,
     DynamicConv2d,
@@ -64,28 +61,38 @@ def test_by_hand():
         paper_cost('shift_balance', **dict(sizes, positions=0))
 
 
-@pytest.mark.parametrize('layer', [
-    ShiftBalanceConv2d(6, 10, 3, stride=2, padding=1, bias=False),
-    ShiftBalanceConv2d(6, 10, 1, norm=None, lambda_per='layer'),
-    ShiftBalanceConv2d(12, 12, (3, 5), padding='same', groups=12),
-    SqueezeExciteConv2d(6, 10, 3, stride=(2, 1), dilation=2, hidden_ratio=0.5),
-    SqueezeExciteConv2d(6, 10, 3, padding='valid', norm='layer_norm'),
-    ShiftBalance2d(6, hidden_channels=3), SqueezeExcite2d(6, bias=True),
-    DynamicConv2d(6, 10, 3, bias=False), DynamicConv2d(8, 8, 3, groups=8, num_kernels=3),
-    CondConv2d(6, 10, 1, num_kernels=8),
-], ids=lambda layer: type(layer).__name__)
+@pytest.mark.parametrize(
+    'layer',
+    [
+        ShiftBalanceConv2d(6, 10, 3, stride=2, padding=1, bias=False),
+        ShiftBalanceConv2d(6, 10, 1, norm=None, lambda_per='layer'),
+        ShiftBalanceConv2d(12, 12, (3, 5), padding='same', groups=12),
+        SqueezeExciteConv2d(6, 10, 3, stride=(2, 1), dilation=2, hidden_ratio=0.5),
+        SqueezeExciteConv2d(6, 10, 3, padding='valid', norm='layer_norm'),
+        ShiftBalance2d(6, hidden_channels=3),
+        SqueezeExcite2d(6, bias=True),
+        DynamicConv2d(6, 10, 3, bias=False),
+        DynamicConv2d(8, 8, 3, groups=8, num_kernels=3),
+        CondConv2d(6, 10, 1, num_kernels=8),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
 def test_formula_against_the_layer(layer: nn.Module):
     shape = (2, layer.in_channels, 11, 9)
     cost = layer_cost(layer, shape)
     conv = isinstance(layer, nn.modules.conv._ConvNd)
-    plain = sum(layer._parameters[name].numel() for name in ('weight', 'bias')
-                if conv and layer._parameters[name] is not None)
+    plain = sum(
+        layer._parameters[name].numel()
+        for name in ('weight', 'bias')
+        if conv and layer._parameters[name] is not None
+    )
     assert cost.params == params(layer) - plain
     # What is a multiplication: by weights, by 1 / (h w), and the last step.
     x = torch.randn(shape)
     output = layer.eval()(x)
-    weights = sum(module.weight.numel() for module in layer.modules()
-                  if isinstance(module, nn.Linear))
+    weights = sum(
+        module.weight.numel() for module in layer.modules() if isinstance(module, nn.Linear)
+    )
     last = 0
     if isinstance(layer, (ShiftBalanceConv2d, ShiftBalance2d)):
         last = output.shape[1]
@@ -101,13 +108,17 @@ def test_parameters_of_table_1(width: float):
     variants = ('static', 'se-block', 'sb-2', 'sb-3', 'dyconv')
     for variant, million in zip(variants, printed, strict=True):
         assert params(network(variant, width)) / 1e6 == pytest.approx(million, abs=0.0052), variant
-    values = [value for name, value in network('sb-3', width).named_parameters()
-              if name.endswith('lambda_')]
+    values = [
+        value
+        for name, value in network('sb-3', width).named_parameters()
+        if name.endswith('lambda_')
+    ]
     assert len(values) == 50
     assert sum(value.numel() for value in values) == lambdas
     # "With close parameters" (section 5.1).
-    assert params(network('dyconv', width)) == pytest.approx(params(network('sb-3', width)),
-                                                             rel=0.04)
+    assert params(network('dyconv', width)) == pytest.approx(
+        params(network('sb-3', width)), rel=0.04
+    )
 
 
 @functools.cache
@@ -133,9 +144,12 @@ def test_extra_operations_at_full_width():
         conv = model.get_submodule(item.name)
         height, width = item.shape[2:]
         adds += shift_balance_operations(
-            in_channels=conv.in_channels, hidden_channels=conv.attention.hidden_channels,
-            out_channels=conv.out_channels, positions=height * width,
-            out_positions=-(-height // conv.stride[0]) * -(-width // conv.stride[1])).adds
+            in_channels=conv.in_channels,
+            hidden_channels=conv.attention.hidden_channels,
+            out_channels=conv.out_channels,
+            positions=height * width,
+            out_positions=-(-height // conv.stride[0]) * -(-width // conv.stride[1]),
+        ).adds
     assert adds == pytest.approx(20.77e6, abs=5e3)
     assert report.convs_paper_total.params == params(model) - params(network('static', 1.0))
 

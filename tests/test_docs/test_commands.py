@@ -44,8 +44,11 @@ def library_options(tool: str) -> set[str]:
 
 
 def options_of_file(path: Path) -> set[str]:
-    return set(re.findall(r"add_argument\(\s*'(--[\w-]+)'", path.read_text())) \
-        if path.is_file() else set()
+    return (
+        set(re.findall(r"add_argument\(\s*'(--[\w-]+)'", path.read_text()))
+        if path.is_file()
+        else set()
+    )
 
 
 @pytest.mark.parametrize('page', pages(), ids=documentation.name)
@@ -73,21 +76,24 @@ def test_commands_and_their_options_exist(page):
             continue
         known = set(options_of(script))
         if script.stem == 'convert':  # of no kind in particular: any kind's options
-            known = known.union(*map(options_of, (ROOT / 'kronattn_mm' / 'converters'
-                                                  / 'commands').glob('*.py')))
+            known = known.union(
+                *map(options_of, (ROOT / 'kronattn_mm' / 'converters' / 'commands').glob('*.py'))
+            )
         if script.relative_to(ROOT).as_posix() in OWN_TOOLS:
             known |= library_options(script.relative_to(ROOT).as_posix())
-        wrong += [f'{text}: no option {option}' for option in options(words)
-                  if option not in known]
+        wrong += [f'{text}: no option {option}' for option in options(words) if option not in known]
     assert not wrong
 
 
 @pytest.mark.parametrize('page', pages(), ids=documentation.name)
 def test_paths_exist(page):
     """What looks like a path into the repository is one."""
-    words = set(re.findall(
-        r'(?<![\w/.:])((?:configs|docs|kronattn_mm|requirements|tests|tools)/[\w./*\[\]-]+)',
-        page.read_text(encoding='utf-8')))
+    words = set(
+        re.findall(
+            r'(?<![\w/.:])((?:configs|docs|kronattn_mm|requirements|tests|tools)/[\w./*\[\]-]+)',
+            page.read_text(encoding='utf-8'),
+        )
+    )
     missing = []
     for word in words:
         word = word.rstrip('.') if '[' in word else word.rstrip('.]')
@@ -103,24 +109,30 @@ def test_paths_exist(page):
 
 def known_types() -> set[str]:
     from kronattn_mm import engine, layers, registry
+
     return {'Plugged', *layers.__all__, *engine.__all__, *registry._ON_DEMAND}
 
 
 def test_registered_names_exist():
     pytest.importorskip('mmengine')
     known = known_types()
-    wrong = [(documentation.name(page), found) for page in pages()
-             for found in re.findall(r"type='kronattn_mm\.(\w+)'",
-                                     page.read_text(encoding='utf-8')) if found not in known]
+    wrong = [
+        (documentation.name(page), found)
+        for page in pages()
+        for found in re.findall(r"type='kronattn_mm\.(\w+)'", page.read_text(encoding='utf-8'))
+        if found not in known
+    ]
     assert not wrong
 
 
 def test_every_architecture_has_its_place_among_the_api_pages():
     pytest.importorskip('mmengine')
     from kronattn_mm import registry
+
     text = (ROOT / 'docs' / 'api' / 'models.md').read_text(encoding='utf-8')
     assert set(re.findall(r'autoclass:: (\S+)', text)) == {
-        f'{module}.{name}' for name, module in registry._ON_DEMAND.items()}
+        f'{module}.{name}' for name, module in registry._ON_DEMAND.items()
+    }
 
 
 def named_scripts() -> dict[Path, set[str]]:
@@ -143,8 +155,9 @@ def test_help_names_the_options(script):
         program = ['-m', 'kronattn_mm.cli.command', *names]
     else:
         program = ['-m', module] if relative.parts[0] == 'kronattn_mm' else [str(script)]
-    answer = subprocess.run([sys.executable, *program, '--help'], capture_output=True, text=True,
-                            cwd=ROOT)
+    answer = subprocess.run(
+        [sys.executable, *program, '--help'], capture_output=True, text=True, cwd=ROOT
+    )
     assert answer.returncode == 0, answer.stderr
     if relative.as_posix() in OWN_TOOLS:
         return  # the library's own help
@@ -154,13 +167,17 @@ def test_help_names_the_options(script):
 
 
 # What needs neither data nor weights. The tutorial's commands have a test of their own.
-RUNNABLE = ('kronattn doctor', 'kronattn layers', 'kronattn --help',
-            'kronattn points mmdet::retinanet/retinanet_r50_fpn_1x_coco.py',
-            'kronattn cost --paper-table 2',
-            'python tools/analysis_tools/cost.py --paper-examples',
-            'python tools/analysis_tools/cost.py configs/efficient_attention/'
-            'mask-rcnn_r50_fpn_ea-res3-4-fpn1-5_32xb2-24e_coco.py',
-            'python tools/docs/config_table.py')
+RUNNABLE = (
+    'kronattn doctor',
+    'kronattn layers',
+    'kronattn --help',
+    'kronattn points mmdet::retinanet/retinanet_r50_fpn_1x_coco.py',
+    'kronattn cost --paper-table 2',
+    'python tools/analysis_tools/cost.py --paper-examples',
+    'python tools/analysis_tools/cost.py configs/efficient_attention/'
+    'mask-rcnn_r50_fpn_ea-res3-4-fpn1-5_32xb2-24e_coco.py',
+    'python tools/docs/config_table.py',
+)
 
 
 @pytest.mark.slow
@@ -169,8 +186,11 @@ def test_commands_that_need_nothing_run(command):
     named = {' '.join(words) for page in pages() for words in commands(page)}
     assert command in named
     words = command.split()
-    words[:1] = [sys.executable, '-m', 'kronattn_mm.cli.command'] if words[0] == 'kronattn' \
+    words[:1] = (
+        [sys.executable, '-m', 'kronattn_mm.cli.command']
+        if words[0] == 'kronattn'
         else [sys.executable]
+    )
     if command.endswith('config_table.py'):
         words.append('--check')  # it would write
     answer = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)

@@ -31,10 +31,13 @@ def test_sources_are_merged_along_their_bases(tmp_path):
     (tmp_path / 'base.py').write_text(
         "a = dict(type='kronattn_mm.EfficientAttention2d')\n"
         "model = dict(backbone=dict(insert=[dict(at='res3', layer=a)]),\n"
-        "             neck=dict(insert=[dict(at='fpn1', layer=a)]))\n")
+        "             neck=dict(insert=[dict(at='fpn1', layer=a)]))\n"
+    )
     child = tmp_path / 'child.py'
-    child.write_text("# One. Two.\n_base_ = './base.py'\n"
-                     "model = dict(backbone=dict(insert=[dict(at='res4', layer=dict())]))\n")
+    child.write_text(
+        "# One. Two.\n_base_ = './base.py'\n"
+        "model = dict(backbone=dict(insert=[dict(at='res4', layer=dict())]))\n"
+    )
     assert config_table.inserted(child) == '`EfficientAttention2d` at `res4`, `fpn1`'
     assert config_table.first_sentence(config_table.read(child).text) == 'One'
 
@@ -51,10 +54,12 @@ def settings(node: object, key: str) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('path', config_table.find_configs(ROOT / 'configs'),
-                         ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    'path', config_table.find_configs(ROOT / 'configs'), ids=lambda path: path.stem
+)
 def test_the_row_says_what_the_loaded_config_holds(path):
     from mmengine.config import Config
+
     model = Config.fromfile(path, import_custom_modules=False).model.to_dict()
     cell = config_table.inserted(path)
     types = {name.removeprefix('kronattn_mm.') for name in settings(model, 'type')}
@@ -62,6 +67,7 @@ def test_the_row_says_what_the_loaded_config_holds(path):
     if 'KANet' not in types:  # whose table of modules says which layers there are
         layers = types & (config_table.our_layers() | set(config_table._MMCV_LAYERS))
         assert shown & config_table.our_layers() == layers - set(config_table._MMCV_LAYERS)
-    points = re.findall(r'`([^`]+)`', cell.split(' at ')[1].split(' in ')[0]) \
-        if ' at ' in cell else []
+    points = (
+        re.findall(r'`([^`]+)`', cell.split(' at ')[1].split(' in ')[0]) if ' at ' in cell else []
+    )
     assert set(points) == set(settings(model, 'at'))

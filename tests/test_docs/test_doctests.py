@@ -13,8 +13,10 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTI
 
 def examples() -> list[tuple[str, str]]:
     """Name and text of everything that holds an example; a page is one, whatever its blocks."""
-    found = [(documentation.name(page), '\n'.join(documentation.blocks(page, 'pycon')))
-             for page in pages()]
+    found = [
+        (documentation.name(page), '\n'.join(documentation.blocks(page, 'pycon')))
+        for page in pages()
+    ]
     for path in sorted((ROOT / 'kronattn_mm').rglob('*.py')):
         text = path.read_text(encoding='utf-8')
         if '>>>' not in text:
@@ -48,8 +50,11 @@ def test_a_wrong_example_is_noticed():
 
 
 def test_examples_are_in_blocks_that_are_run():
-    stray = [documentation.name(page) for page in pages()
-             if '>>>' in page.read_text(encoding='utf-8')
-             and '>>>' not in '\n'.join(documentation.blocks(page, 'pycon'))
-             and page.name != 'CONTRIBUTING.md']
+    stray = [
+        documentation.name(page)
+        for page in pages()
+        if '>>>' in page.read_text(encoding='utf-8')
+        and '>>>' not in '\n'.join(documentation.blocks(page, 'pycon'))
+        and page.name != 'CONTRIBUTING.md'
+    ]
     assert not stray

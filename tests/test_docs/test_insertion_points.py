@@ -34,18 +34,38 @@ def built(base, **arguments):
 # What each diagram shows: modules, and for words without their full path what comes before them.
 NETWORKS = {
     'points_resnet': lambda: [(built('mmdet.ResNet', depth=18), '')],
-    'points_fpn': lambda: [(built('mmdet.FPN', in_channels=[8, 8, 8, 8], out_channels=8,
-                                  num_outs=5), '')],
+    'points_fpn': lambda: [
+        (built('mmdet.FPN', in_channels=[8, 8, 8, 8], out_channels=8, num_outs=5), '')
+    ],
     'points_mobilenet_v2': lambda: [(built('mmdet.MobileNetV2', widen_factor=0.1), 'layer3.1.')],
     'points_ssd': lambda: [
-        (built('mmdet.SSDVGG', input_size=300, depth=16, with_last_pool=False, ceil_mode=True,
-               out_indices=(3, 4), out_feature_indices=(22, 34)), ''),
-        (built('mmdet.SSDNeck', in_channels=(512, 1024), out_channels=(512, 1024, 8, 8, 8, 8),
-               level_strides=(2, 2, 1, 1), level_paddings=(1, 1, 0, 0)), '')],
+        (
+            built(
+                'mmdet.SSDVGG',
+                input_size=300,
+                depth=16,
+                with_last_pool=False,
+                ceil_mode=True,
+                out_indices=(3, 4),
+                out_feature_indices=(22, 34),
+            ),
+            '',
+        ),
+        (
+            built(
+                'mmdet.SSDNeck',
+                in_channels=(512, 1024),
+                out_channels=(512, 1024, 8, 8, 8, 8),
+                level_strides=(2, 2, 1, 1),
+                level_paddings=(1, 1, 0, 0),
+            ),
+            '',
+        ),
+    ],
     'points_deeplab': lambda: [
         (built('mmseg.ResNet', depth=18, strides=(1, 2, 1, 1), dilations=(1, 1, 2, 4)), ''),
-        (built('mmseg.ASPPHead', in_channels=8, channels=8, num_classes=2, dilations=(1, 6)),
-         '')],
+        (built('mmseg.ASPPHead', in_channels=8, channels=8, num_classes=2, dilations=(1, 6)), ''),
+    ],
 }
 
 

@@ -37,6 +37,9 @@ def test_the_readme_leads_to_the_pages():
 
 
 def test_pictures_say_what_they_show():
-    bare = [(documentation.name(page), match) for page in pages()
-            for match in re.findall(r'!\[ *\]\(([^)]*)\)', page.read_text(encoding='utf-8'))]
+    bare = [
+        (documentation.name(page), match)
+        for page in pages()
+        for match in re.findall(r'!\[ *\]\(([^)]*)\)', page.read_text(encoding='utf-8'))
+    ]
     assert not bare

@@ -23,6 +23,7 @@ def test_the_page_runs_as_it_stands(monkeypatch):
     namespace = dict(vars(module))
     exec(compile(use, 'own_layer.md', 'exec'), namespace)
     from kronattn_mm.plugging import Plugged
+
     arguments = settings['model']['backbone']
     arguments.pop('type')
     backbone = Plugged(depth=18, **arguments)

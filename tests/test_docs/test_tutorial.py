@@ -36,9 +36,12 @@ def prepare(folder: Path) -> None:
     tools = made_set()
     tools.draw_split(folder / 'data', 'train', 8, seed=0)
     tools.draw_split(folder / 'data', 'val', 4, seed=1)
-    (folder / 'my_detector.py').write_text(tools.SMALL_CONFIG.format(
-        base=PLAIN, data=folder / 'data', size=tools.SIZE), encoding='utf-8')
+    (folder / 'my_detector.py').write_text(
+        tools.SMALL_CONFIG.format(base=PLAIN, data=folder / 'data', size=tools.SIZE),
+        encoding='utf-8',
+    )
     from kronattn_mm.cost.config import load_model
+
     model, _ = load_model(str(folder / 'my_detector.py'), None)
     torch.save(dict(state_dict=model.state_dict()), folder / 'my_detector.pth')
     attended, _ = blocks(PAGE, 'python')
@@ -51,8 +54,13 @@ def run(command: str, folder: Path) -> str:
         words[:1] = [sys.executable, '-m', 'kronattn_mm.cli.command']
     else:
         words[:2] = [sys.executable, str(ROOT / words[1])]
-    answer = subprocess.run(words, cwd=folder, capture_output=True, text=True,
-                            env={**os.environ, 'PYTHONPATH': str(ROOT)})
+    answer = subprocess.run(
+        words,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    )
     assert answer.returncode == 0, f'{command}\n{answer.stdout[-2000:]}{answer.stderr[-4000:]}'
     return answer.stdout + answer.stderr
 
@@ -70,19 +78,29 @@ def test_every_command_as_it_stands(tmp_path):
     file = tmp_path / 'work_dirs' / 'attended' / 'epoch_2_attention.safetensors'
     assert file.is_file() and str(file.relative_to(tmp_path)) in PAGE.read_text(encoding='utf-8')
     plain, stripped, attached, trained = (
-        torch.load(tmp_path / name, weights_only=False)['state_dict'] for name in
-        ('my_detector.pth', 'plain.pth', 'attached.pth', 'work_dirs/attended/epoch_2.pth'))
+        torch.load(tmp_path / name, weights_only=False)['state_dict']
+        for name in (
+            'my_detector.pth',
+            'plain.pth',
+            'attached.pth',
+            'work_dirs/attended/epoch_2.pth',
+        )
+    )
     assert plain.keys() == stripped.keys() and attached.keys() == trained.keys()
     assert all(torch.equal(value, stripped[key]) for key, value in plain.items())
     assert all(torch.equal(value, attached[key]) for key, value in trained.items())
-    assert any('attention' in key and trained[key].any() for key in trained
-               if key.endswith('reprojection.weight'))
+    assert any(
+        'attention' in key and trained[key].any()
+        for key in trained
+        if key.endswith('reprojection.weight')
+    )
 
 
 @pytest.mark.slow
 def test_the_config_that_loads_the_file(tmp_path):
     from kronattn_mm import save_attention
     from kronattn_mm.cost.config import load_model
+
     prepare(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)

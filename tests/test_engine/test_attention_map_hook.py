@@ -47,8 +47,11 @@ class Stripes(Dataset):
         shape = (3, 40, 56) if index % 3 else (3, 48, 32)
         image = torch.randint(0, 120, shape, generator=generator, dtype=torch.uint8)
         image[:, ::2] += 100 * (index % 2)
-        sample = BaseDataElement(metainfo=dict(img_path=f'folder/stripes_{index}.png',
-                                               ori_shape=shape[1:], img_shape=shape[1:]))
+        sample = BaseDataElement(
+            metainfo=dict(
+                img_path=f'folder/stripes_{index}.png', ori_shape=shape[1:], img_shape=shape[1:]
+            )
+        )
         sample.label = torch.tensor(index % 2)
         return dict(inputs=image, data_samples=sample)
 
@@ -57,12 +60,24 @@ class Classifier(BaseModel):
     """A plugged backbone with something random in it, so that a used-up random number shows."""
 
     def __init__(self):
-        super().__init__(ImgDataPreprocessor([120.] * 3, [60.] * 3, pad_size_divisor=32))
-        layer = dict(type='kronattn_mm.EfficientAttention2d', key_channels=8, value_channels=8,
-                     zero_init=False)
-        self.backbone = Plugged('mmdet.ResNet', [dict(at='res1+res2', layer=layer)], depth=18,
-                                base_channels=8, num_stages=2, norm_eval=False,
-                                strides=(1, 2), dilations=(1, 1), out_indices=(1, ))
+        super().__init__(ImgDataPreprocessor([120.0] * 3, [60.0] * 3, pad_size_divisor=32))
+        layer = dict(
+            type='kronattn_mm.EfficientAttention2d',
+            key_channels=8,
+            value_channels=8,
+            zero_init=False,
+        )
+        self.backbone = Plugged(
+            'mmdet.ResNet',
+            [dict(at='res1+res2', layer=layer)],
+            depth=18,
+            base_channels=8,
+            num_stages=2,
+            norm_eval=False,
+            strides=(1, 2),
+            dilations=(1, 1),
+            out_indices=(1,),
+        )
         self.fc = torch.nn.Linear(16, 2)
         self.dropout = torch.nn.Dropout(0.2)
         self.iterations = 0
@@ -81,7 +96,6 @@ class Classifier(BaseModel):
 
 
 class Nothing(BaseMetric):
-
     def process(self, data_batch, data_samples):
         assert not torch.is_grad_enabled()
         self.results += [0 for _ in data_samples]
@@ -115,21 +129,31 @@ def empty_backend():
 def runner(folder: Path, hooks=(), by_epoch=True, **settings) -> Runner:
     torch.manual_seed(0)
     loader = dict(dataset=Stripes(), batch_size=2, num_workers=0, collate_fn=pseudo_collate)
-    loop = dict(by_epoch=True, max_epochs=2) if by_epoch else dict(
-        by_epoch=False, max_iters=6, val_interval=2)
+    loop = (
+        dict(by_epoch=True, max_epochs=2)
+        if by_epoch
+        else dict(by_epoch=False, max_iters=6, val_interval=2)
+    )
     Visualizer._instance_dict.clear()
     config = dict(
-        model=Classifier(), work_dir=str(folder),
+        model=Classifier(),
+        work_dir=str(folder),
         train_dataloader=dict(sampler=dict(type='DefaultSampler', shuffle=True), **loader),
         train_cfg=loop,
         optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.05)),
         val_dataloader=dict(sampler=dict(type='DefaultSampler', shuffle=False), **loader),
-        val_cfg=dict(), val_evaluator=[Nothing()],
+        val_cfg=dict(),
+        val_evaluator=[Nothing()],
         custom_hooks=list(hooks),
-        visualizer=dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend'),
-                                                         dict(type='KeepingBackend')]),
-        default_scope='mmengine', experiment_name=folder.name, log_level='ERROR',
-        randomness=dict(seed=0))
+        visualizer=dict(
+            type='Visualizer',
+            vis_backends=[dict(type='LocalVisBackend'), dict(type='KeepingBackend')],
+        ),
+        default_scope='mmengine',
+        experiment_name=folder.name,
+        log_level='ERROR',
+        randomness=dict(seed=0),
+    )
     config.update(settings)
     return Runner(**config)
 
@@ -137,8 +161,9 @@ def runner(folder: Path, hooks=(), by_epoch=True, **settings) -> Runner:
 def test_pictures_reach_every_backend(tmp_path):
     run = runner(tmp_path, [HOOK])
     run.train()
-    expected = [(f'attention_backbone.res1_{image}', epoch)
-                for epoch in (1, 2) for image in range(3)]
+    expected = [
+        (f'attention_backbone.res1_{image}', epoch) for epoch in (1, 2) for image in range(3)
+    ]
     assert [(name, step) for name, _, step in KeepingBackend.kept] == expected
     for _, picture, _ in KeepingBackend.kept:
         assert picture.dtype == np.uint8 and picture.shape[2] == 3 and picture.std() > 20
@@ -182,9 +207,13 @@ def test_averaged_weights_are_shown_where_they_are_validated(tmp_path, monkeypat
         self._drawn += len(recorder.maps)
 
     monkeypatch.setattr(AttentionMapHook, '_draw', draw)
-    run = runner(tmp_path, [dict(HOOK, num_images=2),
-                            dict(type='EMAHook', ema_type='ExponentialMovingAverage',
-                                 momentum=0.1)])
+    run = runner(
+        tmp_path,
+        [
+            dict(HOOK, num_images=2),
+            dict(type='EMAHook', ema_type='ExponentialMovingAverage', momentum=0.1),
+        ],
+    )
     run.train()
     averaged = next(hook for hook in run.hooks if hasattr(hook, 'ema_model')).ema_model.module
     batch = run.model.data_preprocessor(pseudo_collate([Stripes()[0], Stripes()[1]]))
@@ -200,8 +229,10 @@ def test_averaged_weights_are_shown_where_they_are_validated(tmp_path, monkeypat
 
 def test_an_unknown_layer_ends_the_run_before_the_first_iteration(tmp_path):
     run = runner(tmp_path, [dict(HOOK, layer='backbone.res9')])
-    with pytest.raises(ValueError, match="'backbone.res9'; did you mean 'backbone.res[12]'.*"
-                       'backbone.res1, backbone.res2'):
+    with pytest.raises(
+        ValueError,
+        match="'backbone.res9'; did you mean 'backbone.res[12]'.*backbone.res1, backbone.res2",
+    ):
         run.train()
     assert run.model.iterations == 0
 
@@ -215,8 +246,13 @@ def test_interval_counts_validations(tmp_path):
 
 
 def test_a_validation_by_itself_is_drawn(tmp_path):
-    run = runner(tmp_path, [dict(HOOK, interval=5, num_images=50)], train_dataloader=None,
-                 train_cfg=None, optim_wrapper=None)
+    run = runner(
+        tmp_path,
+        [dict(HOOK, interval=5, num_images=50)],
+        train_dataloader=None,
+        train_cfg=None,
+        optim_wrapper=None,
+    )
     run.val()
     assert len(KeepingBackend.kept) == 8  # the whole set, where more are asked for
 
@@ -229,8 +265,10 @@ def test_only_the_main_process_draws(tmp_path, monkeypatch):
 
 def test_what_cannot_be_drawn_does_not_end_the_training(tmp_path, monkeypatch, caplog):
     warned = []
-    monkeypatch.setattr('kronattn_mm.engine.attention_map_hook.print_log',
-                        lambda text, logger, level: warned.append((text, level)))
+    monkeypatch.setattr(
+        'kronattn_mm.engine.attention_map_hook.print_log',
+        lambda text, logger, level: warned.append((text, level)),
+    )
     hook = AttentionMapHook(layer='backbone.res1')
     hook._name = 'backbone.res1'
     hook._recorder = MapRecorder(Classifier(), 'backbone.res1')  # and the model is not run
@@ -242,14 +280,19 @@ def test_what_cannot_be_drawn_does_not_end_the_training(tmp_path, monkeypatch, c
 
 def test_distributed_models_are_unwrapped(tmp_path):
     from mmengine.model import MMDistributedDataParallel
+
     store = torch.distributed.FileStore(str(tmp_path / 'store'), 1)
     torch.distributed.init_process_group('gloo', store=store, rank=0, world_size=1)
     try:
         model = MMDistributedDataParallel(Classifier())
         drawn = []
         run = SimpleNamespace(
-            model=model, train_loop=None, epoch=0, iter=0,
-            visualizer=SimpleNamespace(add_image=lambda *args, **kw: drawn.append(args[0])))
+            model=model,
+            train_loop=None,
+            epoch=0,
+            iter=0,
+            visualizer=SimpleNamespace(add_image=lambda *args, **kw: drawn.append(args[0])),
+        )
         hook = AttentionMapHook()
         hook.before_run(run)
         hook.before_val_epoch(run)
@@ -263,13 +306,16 @@ def test_distributed_models_are_unwrapped(tmp_path):
     assert drawn == ['attention_backbone.res1_0', 'attention_backbone.res1_1']
 
 
-@pytest.mark.parametrize('arguments, error, words', [
-    (dict(interval=0), ValueError, 'interval must be at least 1, got 0'),
-    (dict(num_images=1.5), TypeError, 'num_images must be an integer, got 1.5'),
-    (dict(maps=True), TypeError, 'maps must be an integer, got True'),
-    (dict(layer=3), TypeError, 'name of an inserted layer, got 3'),
-    (dict(layers='neck.fpn1'), TypeError, 'layers'),
-])
+@pytest.mark.parametrize(
+    'arguments, error, words',
+    [
+        (dict(interval=0), ValueError, 'interval must be at least 1, got 0'),
+        (dict(num_images=1.5), TypeError, 'num_images must be an integer, got 1.5'),
+        (dict(maps=True), TypeError, 'maps must be an integer, got True'),
+        (dict(layer=3), TypeError, 'name of an inserted layer, got 3'),
+        (dict(layers='neck.fpn1'), TypeError, 'layers'),
+    ],
+)
 def test_wrong_arguments_are_named(arguments, error, words):
     with pytest.raises(error, match=words):
         AttentionMapHook(**arguments)
@@ -277,5 +323,6 @@ def test_wrong_arguments_are_named(arguments, error, words):
 
 def test_a_config_can_name_the_hook():
     from mmengine.registry import HOOKS
+
     config = Config(dict(hook=HOOK))
     assert isinstance(HOOKS.build(config.hook), AttentionMapHook)

@@ -39,11 +39,11 @@ def test_slope_is_the_derivative(gate):
 
 def test_terms_of_both_kinds():
     shift = ShiftBalanceConv2d(3, 4, 1)
-    fix_gate(shift.attention, [0., 20., -20., 0.])
+    fix_gate(shift.attention, [0.0, 20.0, -20.0, 0.0])
     with torch.no_grad():
         shift.attention.lambda_.copy_(torch.tensor([0.5, 0.5, 0.5, 1e-4]))
     scale = SqueezeExciteConv2d(4, 4, 1, bias=False)
-    fix_gate(scale.attention, [0., 20., -20., 0.])
+    fix_gate(scale.attention, [0.0, 20.0, -20.0, 0.0])
     with torch.no_grad():
         scale.weight[3].zero_()  # T is 0 in the last channel, so that A has no gradient there
     dynamic = DynamicConv2d(4, 4, 1)
@@ -59,10 +59,18 @@ def test_terms_of_both_kinds():
     assert first.channels == second.channels == 5 * 4
     # Tanh is flat on both sides; a small lambda hides the branch as well; the trunk always learns.
     assert [first.share(what) for what in ('gate', 'attention', 'trunk', 'both')] == [
-        0.5, 0.75, 0, 0]
+        0.5,
+        0.75,
+        0,
+        0,
+    ]
     # The sigmoid is flat on both sides, but only on the side of zero is the trunk cut off.
     assert [second.share(what) for what in ('gate', 'attention', 'trunk', 'both')] == [
-        0.5, 0.75, 0.25, 0.25]
+        0.5,
+        0.75,
+        0.25,
+        0.25,
+    ]
     assert recorder.shares() == dict(gate=0.5, attention=0.75, trunk=0.125, both=0.125)
     torch.testing.assert_close(recorder.lambdas(), torch.tensor([0.5, 0.5, 0.5, 1e-4]))
 
@@ -74,16 +82,25 @@ def test_trunk_is_what_meets_the_gate():
     from mmengine.registry import MODELS as ROOT_MODELS
 
     import kronattn_mm.registry  # noqa: F401  (registers the scope)
+
     ROOT_MODELS.register_module(name='GateTestConvModule', module=ConvModule, force=True)
     shares = {}
     for place in ('before_norm', 'after_norm'):
-        module = ROOT_MODELS.build(dict(
-            type='kronattn_mm.Plugged', base='mmengine.GateTestConvModule', in_channels=3,
-            out_channels=4, kernel_size=1, norm_cfg=dict(type='BN'),
-            convs=[dict(at='conv', layer=dict(type='kronattn_mm.SqueezeExciteConv2d',
-                                              place=place))]))
+        module = ROOT_MODELS.build(
+            dict(
+                type='kronattn_mm.Plugged',
+                base='mmengine.GateTestConvModule',
+                in_channels=3,
+                out_channels=4,
+                kernel_size=1,
+                norm_cfg=dict(type='BN'),
+                convs=[
+                    dict(at='conv', layer=dict(type='kronattn_mm.SqueezeExciteConv2d', place=place))
+                ],
+            )
+        )
         with torch.no_grad():
-            module.bn.weight.copy_(torch.tensor([1., 0., 1., 0.]))  # T after it is 0 in two
+            module.bn.weight.copy_(torch.tensor([1.0, 0.0, 1.0, 0.0]))  # T after it is 0 in two
         module.eval()
         recorder = GateRecorder(module)
         with recorder.recording(), torch.no_grad():
@@ -136,18 +153,37 @@ def run(folder, net, hooks):
         def compute_metrics(self, results):
             return dict(value=sum(results))
 
-    loader = dict(batch_size=2, dataset=Batches(), collate_fn=lambda items: dict(
-        inputs=torch.stack(items)), sampler=dict(type='DefaultSampler', shuffle=False))
-    runner = Runner(net, str(folder), train_cfg=dict(by_epoch=True, max_epochs=2),
-                    train_dataloader=loader, val_dataloader=dict(loader), val_cfg=dict(),
-                    val_evaluator=[Loss()], optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
-                    default_scope='kronattn_mm', custom_hooks=hooks, log_level='ERROR',
-                    visualizer=dict(type='Visualizer', name=f'{folder.name}_{id(net)}',
-                                    vis_backends=[dict(type='LocalVisBackend')]),
-                    experiment_name=f'{folder.name}_{id(net)}')
+    loader = dict(
+        batch_size=2,
+        dataset=Batches(),
+        collate_fn=lambda items: dict(inputs=torch.stack(items)),
+        sampler=dict(type='DefaultSampler', shuffle=False),
+    )
+    runner = Runner(
+        net,
+        str(folder),
+        train_cfg=dict(by_epoch=True, max_epochs=2),
+        train_dataloader=loader,
+        val_dataloader=dict(loader),
+        val_cfg=dict(),
+        val_evaluator=[Loss()],
+        optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
+        default_scope='kronattn_mm',
+        custom_hooks=hooks,
+        log_level='ERROR',
+        visualizer=dict(
+            type='Visualizer',
+            name=f'{folder.name}_{id(net)}',
+            vis_backends=[dict(type='LocalVisBackend')],
+        ),
+        experiment_name=f'{folder.name}_{id(net)}',
+    )
     runner.train()
-    records = [json.loads(line) for file in folder.glob('*/vis_data/scalars.json')
-               for line in file.read_text().splitlines()]
+    records = [
+        json.loads(line)
+        for file in folder.glob('*/vis_data/scalars.json')
+        for line in file.read_text().splitlines()
+    ]
     return [record for record in records if 'value' in record]
 
 
@@ -159,8 +195,9 @@ def test_in_the_logs_beside_the_metrics(tmp_path):
     lambdas = net.conv.attention.lambda_.detach()
     assert last['gate/lambda_mean'] == pytest.approx(lambdas.mean().item(), rel=1e-6)
     assert last['gate/lambda_std'] == pytest.approx(lambdas.std(correction=0).item(), rel=1e-5)
-    assert {'gate/saturated', 'gate/attention_below', 'gate/trunk_below',
-            'gate/both_below'} < set(last)
+    assert {'gate/saturated', 'gate/attention_below', 'gate/trunk_below', 'gate/both_below'} < set(
+        last
+    )
     without = run(tmp_path / 'without', Net(), [])
     assert [record['value'] for record in without] == [record['value'] for record in records]
     # A network without gates can be in the same comparison.
@@ -168,12 +205,15 @@ def test_in_the_logs_beside_the_metrics(tmp_path):
     assert not any(key.startswith('gate/') for key in plain[-1])
 
 
-@pytest.mark.parametrize(('arguments', 'error', 'message'), [
-    (dict(num_batches=0), ValueError, 'num_batches must be at least 1, got 0'),
-    (dict(num_batches=1.5), TypeError, 'num_batches must be an integer, got 1.5'),
-    (dict(threshold=0), ValueError, 'threshold must be positive, got 0'),
-    (dict(threshold='1e-3'), TypeError, "threshold must be a number, got '1e-3'"),
-])
+@pytest.mark.parametrize(
+    ('arguments', 'error', 'message'),
+    [
+        (dict(num_batches=0), ValueError, 'num_batches must be at least 1, got 0'),
+        (dict(num_batches=1.5), TypeError, 'num_batches must be an integer, got 1.5'),
+        (dict(threshold=0), ValueError, 'threshold must be positive, got 0'),
+        (dict(threshold='1e-3'), TypeError, "threshold must be a number, got '1e-3'"),
+    ],
+)
 def test_misuse(arguments, error, message):
     with pytest.raises(error, match=message):
         GateStatistics(**arguments)

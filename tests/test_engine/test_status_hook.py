@@ -17,13 +17,18 @@ from kronattn_mm.plugging import inserted_layers
 
 CONFIG = dict(
     type='SingleStageDetector',
-    backbone=dict(type='kronattn_mm.Plugged', base='mmdet.ResNet', depth=18,
-                  convs=[dict(at='layer4.1.conv2',
-                              layer=dict(type='kronattn_mm.ShiftBalanceConv2d'))],
-                  insert=[dict(at='res3', layer=dict(type='kronattn_mm.EfficientAttention2d')),
-                          dict(at='res4', layer=dict(type='NonLocal2d',
-                                                     norm_cfg=dict(type='BN')))]),
-    bbox_head=dict(type='RetinaHead', num_classes=2, in_channels=512))
+    backbone=dict(
+        type='kronattn_mm.Plugged',
+        base='mmdet.ResNet',
+        depth=18,
+        convs=[dict(at='layer4.1.conv2', layer=dict(type='kronattn_mm.ShiftBalanceConv2d'))],
+        insert=[
+            dict(at='res3', layer=dict(type='kronattn_mm.EfficientAttention2d')),
+            dict(at='res4', layer=dict(type='NonLocal2d', norm_cfg=dict(type='BN'))),
+        ],
+    ),
+    bbox_head=dict(type='RetinaHead', num_classes=2, in_channels=512),
+)
 
 
 def build() -> torch.nn.Module:
@@ -59,13 +64,18 @@ def test_what_the_table_says() -> None:
 def test_the_hook_logs_it_and_changes_nothing(tmp_path: Path) -> None:
     model = build()
     random, flags = torch.get_rng_state(), [module.training for module in model.modules()]
-    runner = Runner(model, str(tmp_path), custom_hooks=[AttentionStatusHook((128, 160))],
-                    cfg=Config(dict(model=dict())), experiment_name='status')
+    runner = Runner(
+        model,
+        str(tmp_path),
+        custom_hooks=[AttentionStatusHook((128, 160))],
+        cfg=Config(dict(model=dict())),
+        experiment_name='status',
+    )
     torch.set_rng_state(random)
     runner.call_hook('before_run')
     assert torch.equal(torch.get_rng_state(), random)
     assert [module.training for module in model.modules()] == flags
-    log, = tmp_path.glob('*/*.log')
+    (log,) = tmp_path.glob('*/*.log')
     text = log.read_text(encoding='utf-8')
     assert 'inserted layers (one image of 128 x 160; image_shape):' in text
     assert rows_of(text)['backbone.res3'][2] == '256x8x10'

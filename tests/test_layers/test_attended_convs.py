@@ -29,10 +29,13 @@ GEOMETRIES = [
     dict(out_channels=2, kernel_size=1, stride=2, padding=1),
 ]
 BRANCH_BAD_ARGUMENTS = [
-    (dict(gate='swish'), ValueError,
-     "gate must be one of 'tanh', 'sigmoid', 'softmax', 'relu', None, got 'swish'"),
+    (
+        dict(gate='swish'),
+        ValueError,
+        "gate must be one of 'tanh', 'sigmoid', 'softmax', 'relu', None, got 'swish'",
+    ),
     (dict(norm='group_norm'), ValueError, "'batch_norm', 'layer_norm', None, got 'group_norm'"),
-    (dict(dropout=1.), ValueError, 'dropout must be at least 0 and below 1, got 1.0'),
+    (dict(dropout=1.0), ValueError, 'dropout must be at least 0 and below 1, got 1.0'),
     (dict(norm_eval=1), TypeError, 'norm_eval must be True or False, got 1'),
     (dict(in_channels=0), ValueError, 'in_channels must be at least 1, got 0'),
 ]
@@ -46,12 +49,17 @@ CONV_BAD_ARGUMENTS = [
 
 
 def geometry_of(conv):
-    return dict(stride=conv.stride, padding=conv.padding, dilation=conv.dilation,
-                groups=conv.groups, mode=conv.padding_mode)
+    return dict(
+        stride=conv.stride,
+        padding=conv.padding,
+        dilation=conv.dilation,
+        groups=conv.groups,
+        mode=conv.padding_mode,
+    )
 
 
 def child_weights(weights, prefix):
-    return {key[len(prefix):]: value for key, value in weights.items() if key.startswith(prefix)}
+    return {key[len(prefix) :]: value for key, value in weights.items() if key.startswith(prefix)}
 
 
 class BranchTester(LayerTester):
@@ -68,14 +76,15 @@ class BranchTester(LayerTester):
             for module in layer.modules():
                 if isinstance(module, nn.BatchNorm1d):
                     module.running_mean.normal_()
-                    module.running_var.uniform_(0.5, 2.)
+                    module.running_var.uniform_(0.5, 2.0)
         return layer
 
     def branch(self, weights, layer, image, prefix='attention.'):
         branch = layer.attention if prefix else layer
         kind = {nn.BatchNorm1d: 'batch_norm', nn.LayerNorm: 'layer_norm', nn.Identity: None}
-        return reference.attention_branch(image, child_weights(weights, prefix), branch.gate,
-                                          kind[type(branch.norm1)])
+        return reference.attention_branch(
+            image, child_weights(weights, prefix), branch.gate, kind[type(branch.norm1)]
+        )
 
     def test_every_parameter_gets_a_gradient(self):
         for variant in self.variants:
@@ -97,8 +106,9 @@ class BranchTester(LayerTester):
             def run(x, *values, layer=layer, names=names):
                 return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), x)
 
-            values = [parameter.detach().clone().requires_grad_()
-                      for parameter in layer.parameters()]
+            values = [
+                parameter.detach().clone().requires_grad_() for parameter in layer.parameters()
+            ]
             assert torch.autograd.gradcheck(run, (x.requires_grad_(), *values)), variant
 
     def test_first_step_from_zero_moves_the_layer(self):
@@ -109,7 +119,7 @@ class BranchTester(LayerTester):
         layer.train()
         for _ in range(2):
             optimizer.zero_grad()
-            ((layer(x) - 1)**2).mean().backward()
+            ((layer(x) - 1) ** 2).mean().backward()
             optimizer.step()
         assert not torch.allclose(layer.eval()(x), before)
 
@@ -154,8 +164,9 @@ class BranchTester(LayerTester):
         for variant in self.traced_variants:
             for training in (False, True):
                 layer = self.build_active(variant).train(training)
-                compiled = torch.compile(copy.deepcopy(layer), fullgraph=True,
-                                         backend='aot_eager', dynamic=True)
+                compiled = torch.compile(
+                    copy.deepcopy(layer), fullgraph=True, backend='aot_eager', dynamic=True
+                )
                 for shape in (self.shapes[0], self.shapes[-1]):
                     x = self.input(shape)
                     torch.testing.assert_close(compiled(x), layer(x), rtol=1e-5, atol=1e-5)
@@ -164,8 +175,9 @@ class BranchTester(LayerTester):
     def test_channels_last(self):
         layer = self.build_active().eval()
         x = self.input()
-        torch.testing.assert_close(layer(x.contiguous(memory_format=torch.channels_last)),
-                                   layer(x), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            layer(x.contiguous(memory_format=torch.channels_last)), layer(x), rtol=1e-5, atol=1e-6
+        )
 
 
 class AttendedConvTester(BranchTester):
@@ -178,16 +190,26 @@ class AttendedConvTester(BranchTester):
         return super().build(variant, **changes)
 
     def plain(self, layer):
-        conv = nn.Conv2d(layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride,
-                         layer.padding, layer.dilation, layer.groups, layer.bias is not None,
-                         layer.padding_mode).to(layer.weight.dtype)
-        conv.load_state_dict({key: value for key, value in layer.state_dict().items()
-                              if key in self.keys_of_conv})
+        conv = nn.Conv2d(
+            layer.in_channels,
+            layer.out_channels,
+            layer.kernel_size,
+            layer.stride,
+            layer.padding,
+            layer.dilation,
+            layer.groups,
+            layer.bias is not None,
+            layer.padding_mode,
+        ).to(layer.weight.dtype)
+        conv.load_state_dict(
+            {key: value for key, value in layer.state_dict().items() if key in self.keys_of_conv}
+        )
         return conv
 
     def trunk(self, weights, layer, image):
-        return reference.convolution(image, weights['weight'], weights.get('bias'),
-                                     **geometry_of(layer))
+        return reference.convolution(
+            image, weights['weight'], weights.get('bias'), **geometry_of(layer)
+        )
 
     def test_identity_at_init(self):
         pytest.skip('for a convolution see test_plain_weights_load')
@@ -197,6 +219,7 @@ class AttendedConvTester(BranchTester):
 
     def test_is_no_conv2d_but_initialised_as_one(self):
         from mmengine.model.weight_init import NormalInit
+
         layer = self.build()
         assert not isinstance(layer, nn.Conv2d)
         NormalInit(std=1e-6, layer='Conv2d')(layer)
@@ -218,7 +241,7 @@ class AttendedConvTester(BranchTester):
             norm = nn.BatchNorm2d(layer.out_channels).double().eval()
             with torch.no_grad():
                 norm.running_mean.normal_()
-                norm.running_var.uniform_(0.5, 2.)
+                norm.running_var.uniform_(0.5, 2.0)
                 norm.weight.normal_()
                 norm.bias.normal_()
             x = self.input(dtype=torch.float64)
@@ -238,10 +261,14 @@ class AttendedConvTester(BranchTester):
 
     def test_tools_that_fuse_leave_it_alone(self):
         from mmcv.cnn import ConvModule, fuse_conv_bn
+
         block = ConvModule(self.in_channels, 4, 1, norm_cfg=dict(type='BN'))
         block.conv = self.build(dict(bias=False))
-        chain = nn.Sequential(nn.Conv2d(self.in_channels, self.in_channels, 1),
-                              nn.BatchNorm2d(self.in_channels), block)
+        chain = nn.Sequential(
+            nn.Conv2d(self.in_channels, self.in_channels, 1),
+            nn.BatchNorm2d(self.in_channels),
+            block,
+        )
         x = self.input()
         chain(x)
         chain.eval()
@@ -250,6 +277,7 @@ class AttendedConvTester(BranchTester):
 
     def test_sync_batch_norm_and_back(self):
         from mmengine.model import revert_sync_batchnorm
+
         layer = self.build_active().eval()
         x = self.input()
         wanted = layer(x)
@@ -267,18 +295,33 @@ class AttendedConvTester(BranchTester):
 
 class TestShiftBalanceConv2d(AttendedConvTester):
     layer_class = ShiftBalanceConv2d
-    variants = [dict(), dict(gate='sigmoid', lambda_per='layer', kernel_size=3, bias=False),
-                dict(gate=None, norm=None), dict(gate='softmax', norm='layer_norm'),
-                dict(gate='relu', hidden_ratio=2.)]
-    keys = ['weight', 'bias', 'attention.lambda_', 'attention.fc1.weight',
-            *[f'attention.norm1.{part}' for part in (
-                'weight', 'bias', 'running_mean', 'running_var', 'num_batches_tracked')],
-            'attention.fc2.weight',
-            *[f'attention.norm2.{part}' for part in (
-                'weight', 'bias', 'running_mean', 'running_var', 'num_batches_tracked')]]
+    variants = [
+        dict(),
+        dict(gate='sigmoid', lambda_per='layer', kernel_size=3, bias=False),
+        dict(gate=None, norm=None),
+        dict(gate='softmax', norm='layer_norm'),
+        dict(gate='relu', hidden_ratio=2.0),
+    ]
+    keys = [
+        'weight',
+        'bias',
+        'attention.lambda_',
+        'attention.fc1.weight',
+        *[
+            f'attention.norm1.{part}'
+            for part in ('weight', 'bias', 'running_mean', 'running_var', 'num_batches_tracked')
+        ],
+        'attention.fc2.weight',
+        *[
+            f'attention.norm2.{part}'
+            for part in ('weight', 'bias', 'running_mean', 'running_var', 'num_batches_tracked')
+        ],
+    ]
     bad_arguments = [
-        *[(dict(GEOMETRIES[0], **arguments), *rest)
-          for arguments, *rest in BRANCH_BAD_ARGUMENTS + CONV_BAD_ARGUMENTS],
+        *[
+            (dict(GEOMETRIES[0], **arguments), *rest)
+            for arguments, *rest in BRANCH_BAD_ARGUMENTS + CONV_BAD_ARGUMENTS
+        ],
         (dict(GEOMETRIES[0], lambda_init=float('nan')), ValueError, 'lambda_init must be finite'),
         (dict(GEOMETRIES[0], lambda_init='0.1'), TypeError, "lambda_init must be a number, got '"),
         (dict(GEOMETRIES[0], lambda_per='pixel'), ValueError, "'channel', 'layer', got 'pixel'"),
@@ -289,12 +332,14 @@ class TestShiftBalanceConv2d(AttendedConvTester):
     def reference(self, layer, image):
         weights = weights_of(layer)
         attention = self.branch(weights, layer, image)
-        return self.trunk(weights, layer, image) + (
-            weights['attention.lambda_'] * attention)[:, None, None]
+        return (
+            self.trunk(weights, layer, image)
+            + (weights['attention.lambda_'] * attention)[:, None, None]
+        )
 
     def test_lambda_of_zero_is_the_plain_convolution(self):
         for geometry in GEOMETRIES:
-            layer = self.build(dict(geometry, lambda_init=0.))
+            layer = self.build(dict(geometry, lambda_init=0.0))
             x = self.input()
             assert torch.equal(layer(x), self.plain(layer)(x)), geometry
             # and it does not stay there
@@ -302,11 +347,13 @@ class TestShiftBalanceConv2d(AttendedConvTester):
             assert layer.attention.lambda_.grad.abs().max() > 0
 
     def test_lambda_starts_where_it_is_told(self):
-        assert torch.equal(self.build().attention.lambda_.detach(), torch.full((4, ), 0.1))
+        assert torch.equal(self.build().attention.lambda_.detach(), torch.full((4,), 0.1))
         assert self.build(dict(lambda_per='layer', lambda_init=-2)).attention.lambda_.item() == -2
 
-    @pytest.mark.parametrize('channels, groups, hidden', [
-        (6, 6, 1), (96, 96, 16), (96, 1, 96), (96, 2, 96), (1, 1, 1), (5, 5, 1), (13, 13, 2)])
+    @pytest.mark.parametrize(
+        'channels, groups, hidden',
+        [(6, 6, 1), (96, 96, 16), (96, 1, 96), (96, 2, 96), (1, 1, 1), (5, 5, 1), (13, 13, 2)],
+    )
     def test_hidden_units_by_rule(self, channels, groups, hidden):
         conv = ShiftBalanceConv2d(channels, channels, 3, groups=groups)
         assert conv.attention.hidden_channels == hidden
@@ -317,7 +364,7 @@ class TestShiftBalanceConv2d(AttendedConvTester):
             assert conv.attention.hidden_channels == channels // 6
 
     def test_dropout_is_in_the_hidden_layer(self):
-        layer = self.build(dict(dropout=0.5, hidden_ratio=50.)).train()
+        layer = self.build(dict(dropout=0.5, hidden_ratio=50.0)).train()
         x = self.input()
         assert not torch.equal(layer(x), layer(x))
         assert torch.equal(layer.eval()(x), layer(x))
@@ -329,32 +376,38 @@ class TestShiftBalanceConv2d(AttendedConvTester):
 
 class TestSqueezeExciteConv2d(AttendedConvTester):
     layer_class = SqueezeExciteConv2d
-    variants = [dict(), dict(gate='tanh', kernel_size=3, bias=False), dict(gate=None, norm=None),
-                dict(gate='softmax', norm='layer_norm'), dict(gate='relu')]
+    variants = [
+        dict(),
+        dict(gate='tanh', kernel_size=3, bias=False),
+        dict(gate=None, norm=None),
+        dict(gate='softmax', norm='layer_norm'),
+        dict(gate='relu'),
+    ]
     keys = [key for key in TestShiftBalanceConv2d.keys if key != 'attention.lambda_']
-    bad_arguments = [(dict(GEOMETRIES[0], **arguments), *rest)
-                     for arguments, *rest in BRANCH_BAD_ARGUMENTS + CONV_BAD_ARGUMENTS]
+    bad_arguments = [
+        (dict(GEOMETRIES[0], **arguments), *rest)
+        for arguments, *rest in BRANCH_BAD_ARGUMENTS + CONV_BAD_ARGUMENTS
+    ]
 
     def reference(self, layer, image):
         weights = weights_of(layer)
-        return self.trunk(weights, layer, image) * self.branch(
-            weights, layer, image)[:, None, None]
+        return self.trunk(weights, layer, image) * self.branch(weights, layer, image)[:, None, None]
 
 
 class MixedConvTester(AttendedConvTester):
-
     def shares(self, weights, layer, average):
         raise NotImplementedError
 
     def reference(self, layer, image):
         weights = weights_of(layer)
         shares = self.shares(weights, layer, image.mean(axis=(1, 2)))
-        out = 0.
+        out = 0.0
         for number, share in enumerate(shares):
             prefix = '' if number == 0 else f'attention.kernels.{number - 1}.'
             bias = weights.get(f'{prefix}bias')
-            out = out + share * reference.convolution(image, weights[f'{prefix}weight'], bias,
-                                                      **geometry_of(layer))
+            out = out + share * reference.convolution(
+                image, weights[f'{prefix}weight'], bias, **geometry_of(layer)
+            )
         return out
 
     def test_batched_equals_one_by_one(self):
@@ -369,11 +422,13 @@ class MixedConvTester(AttendedConvTester):
         layer = self.build_active(GEOMETRIES[1])
         with torch.profiler.profile() as profile:
             layer(self.input(batch=4))
-        assert sum(event.count for event in profile.key_averages()
-                   if event.key == 'aten::conv2d') == 1
+        assert (
+            sum(event.count for event in profile.key_averages() if event.key == 'aten::conv2d') == 1
+        )
 
     def test_kernels_are_initialised_with_the_network(self):
         from mmengine.model.weight_init import NormalInit
+
         layer = self.build()
         NormalInit(std=1e-6, layer='Conv2d')(layer)
         assert all(kernel.weight.abs().max() < 1e-4 for kernel in layer.attention.kernels)
@@ -387,11 +442,20 @@ class MixedConvTester(AttendedConvTester):
 
 class TestDynamicConv2d(MixedConvTester):
     layer_class = DynamicConv2d
-    variants = [dict(), dict(num_kernels=2, kernel_size=3, bias=False, temperature=1.),
-                dict(hidden_ratio=1.)]
-    keys = ['weight', 'bias', 'attention.temperature',
-            *[f'attention.kernels.{k}.{part}' for k in range(3) for part in ('weight', 'bias')],
-            'attention.fc1.weight', 'attention.fc2.weight', 'attention.fc2.bias']
+    variants = [
+        dict(),
+        dict(num_kernels=2, kernel_size=3, bias=False, temperature=1.0),
+        dict(hidden_ratio=1.0),
+    ]
+    keys = [
+        'weight',
+        'bias',
+        'attention.temperature',
+        *[f'attention.kernels.{k}.{part}' for k in range(3) for part in ('weight', 'bias')],
+        'attention.fc1.weight',
+        'attention.fc2.weight',
+        'attention.fc2.bias',
+    ]
     bad_arguments = [
         *[(dict(GEOMETRIES[0], **arguments), *rest) for arguments, *rest in CONV_BAD_ARGUMENTS],
         (dict(GEOMETRIES[0], num_kernels=1), ValueError, 'num_kernels must be at least 2, got 1'),
@@ -414,7 +478,7 @@ class TestDynamicConv2d(MixedConvTester):
 
     def test_temperature_is_in_the_checkpoint(self):
         layer, other = self.build_active(), self.build()
-        layer.attention.temperature.fill_(1.)
+        layer.attention.temperature.fill_(1.0)
         other.load_state_dict(layer.state_dict())
         x = self.input()
         assert torch.equal(layer(x), other(x))
@@ -423,14 +487,19 @@ class TestDynamicConv2d(MixedConvTester):
 class TestCondConv2d(MixedConvTester):
     layer_class = CondConv2d
     variants = [dict(), dict(num_kernels=8, kernel_size=3, bias=False)]
-    keys = ['weight', 'bias',
-            *[f'attention.kernels.{k}.{part}' for k in range(3) for part in ('weight', 'bias')],
-            'attention.fc.weight', 'attention.fc.bias']
-    bad_arguments = TestDynamicConv2d.bad_arguments[:len(CONV_BAD_ARGUMENTS) + 1]
+    keys = [
+        'weight',
+        'bias',
+        *[f'attention.kernels.{k}.{part}' for k in range(3) for part in ('weight', 'bias')],
+        'attention.fc.weight',
+        'attention.fc.bias',
+    ]
+    bad_arguments = TestDynamicConv2d.bad_arguments[: len(CONV_BAD_ARGUMENTS) + 1]
 
     def shares(self, weights, layer, average):
         return reference.GATES['sigmoid'](
-            weights['attention.fc.weight'] @ average + weights['attention.fc.bias'])
+            weights['attention.fc.weight'] @ average + weights['attention.fc.bias']
+        )
 
     def test_starts_near_the_plain_convolution(self):
         layer = self.build()
@@ -450,11 +519,16 @@ class BlockTester(BranchTester):
 
 class TestShiftBalance2d(BlockTester):
     layer_class = ShiftBalance2d
-    variants = [dict(), dict(gate=None, norm=None, hidden_channels=3),
-                dict(gate='sigmoid', lambda_per='layer', norm='layer_norm')]
+    variants = [
+        dict(),
+        dict(gate=None, norm=None, hidden_channels=3),
+        dict(gate='sigmoid', lambda_per='layer', norm='layer_norm'),
+    ]
     keys = [key.removeprefix('attention.') for key in TestShiftBalanceConv2d.keys[2:]]
-    bad_arguments = [*BRANCH_BAD_ARGUMENTS,
-                     (dict(hidden_channels=0), ValueError, 'hidden_channels must be at least 1')]
+    bad_arguments = [
+        *BRANCH_BAD_ARGUMENTS,
+        (dict(hidden_channels=0), ValueError, 'hidden_channels must be at least 1'),
+    ]
 
     def reference(self, layer, image):
         weights = weights_of(layer)
@@ -462,7 +536,7 @@ class TestShiftBalance2d(BlockTester):
 
     def test_identity_at_init(self):
         x = self.input()
-        assert torch.equal(self.build(dict(lambda_init=0.))(x), x)
+        assert torch.equal(self.build(dict(lambda_init=0.0))(x), x)
 
 
 class TestSqueezeExcite2d(BlockTester):
@@ -527,9 +601,14 @@ class TestNormOfTheBranch:
         from mmengine.registry import MODELS
 
         import kronattn_mm.registry  # noqa: F401
-        model = MODELS.build(dict(
-            type='mmdet.MobileNetV2', norm_eval=True,
-            conv_cfg=dict(type='kronattn_mm.ShiftBalanceConv2d')))
+
+        model = MODELS.build(
+            dict(
+                type='mmdet.MobileNetV2',
+                norm_eval=True,
+                conv_cfg=dict(type='kronattn_mm.ShiftBalanceConv2d'),
+            )
+        )
         model.train()
         conv = model.layer2[0].expand_conv.conv
         assert not conv.attention.norm1.training
@@ -557,14 +636,22 @@ def test_any_geometry_keeps_the_weights_of_a_plain_convolution(data):
         in_channels=groups * data.draw(st.integers(1, 3)),
         out_channels=groups * data.draw(st.integers(1, 3)),
         kernel_size=data.draw(st.tuples(st.integers(1, 3), st.integers(1, 3))),
-        stride=data.draw(st.integers(1, 3)), padding=data.draw(st.integers(0, 2)),
-        dilation=data.draw(st.integers(1, 2)), groups=groups, bias=data.draw(st.booleans()),
-        padding_mode=data.draw(st.sampled_from(['zeros', 'circular', 'replicate'])))
+        stride=data.draw(st.integers(1, 3)),
+        padding=data.draw(st.integers(0, 2)),
+        dilation=data.draw(st.integers(1, 2)),
+        groups=groups,
+        bias=data.draw(st.booleans()),
+        padding_mode=data.draw(st.sampled_from(['zeros', 'circular', 'replicate'])),
+    )
     plain = nn.Conv2d(**geometry)
-    x = torch.randn(data.draw(st.integers(1, 3)), geometry['in_channels'],
-                    data.draw(st.integers(5, 8)), data.draw(st.integers(5, 8)))
+    x = torch.randn(
+        data.draw(st.integers(1, 3)),
+        geometry['in_channels'],
+        data.draw(st.integers(5, 8)),
+        data.draw(st.integers(5, 8)),
+    )
     wanted = plain(x)
-    for cls, arguments in ((ShiftBalanceConv2d, dict(lambda_init=0.)), (DynamicConv2d, {})):
+    for cls, arguments in ((ShiftBalanceConv2d, dict(lambda_init=0.0)), (DynamicConv2d, {})):
         conv = cls(**geometry, **arguments)
         conv.load_state_dict(plain.state_dict(), strict=False)
         torch.testing.assert_close(conv(x), wanted, rtol=1e-4, atol=1e-5)

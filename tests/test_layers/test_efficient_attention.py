@@ -20,8 +20,9 @@ class EfficientAttentionTester(LayerTester):
     bad_arguments = BLOCK_BAD_ARGUMENTS
 
     def reference(self, layer, image):
-        return reference.attention_block(image, weights_of(layer), layer.num_heads,
-                                         layer.normalization)
+        return reference.attention_block(
+            image, weights_of(layer), layer.num_heads, layer.normalization
+        )
 
     def test_attention_maps(self):
         for variant in self.variants:
@@ -68,8 +69,8 @@ class TestEfficientAttention2d(EfficientAttentionTester):
             part = {}
             for name, size in (('keys', 2), ('queries', 2), ('values', 3)):
                 for kind in ('weight', 'bias'):
-                    part[f'{name}.{kind}'] = state[f'{name}.{kind}'][head * size:][:size]
-            part['reprojection.weight'] = state['reprojection.weight'][:, head * 3:][:, :3]
+                    part[f'{name}.{kind}'] = state[f'{name}.{kind}'][head * size :][:size]
+            part['reprojection.weight'] = state['reprojection.weight'][:, head * 3 :][:, :3]
             part['reprojection.bias'] = torch.zeros(6)
             single.load_state_dict(part)
             total = total + single(x) - x
@@ -77,15 +78,17 @@ class TestEfficientAttention2d(EfficientAttentionTester):
 
     @pytest.mark.parametrize('normalization', ['softmax', 'scaling'])
     def test_bfloat16_weights_at_high_resolution(self, normalization):
-        layer = self.build_active(dict(key_channels=4, value_channels=4,
-                                       normalization=normalization)).eval()
+        layer = self.build_active(
+            dict(key_channels=4, value_channels=4, normalization=normalization)
+        ).eval()
         x = self.input((200, 304), batch=1)
         with torch.no_grad():
             wanted = layer(x)
             actual = layer.bfloat16()(x.bfloat16())
         assert torch.isfinite(actual).all()
-        assert (actual - wanted).abs().max() < 8 * torch.finfo(torch.bfloat16).eps * \
-            wanted.abs().max()
+        assert (actual - wanted).abs().max() < 8 * torch.finfo(
+            torch.bfloat16
+        ).eps * wanted.abs().max()
 
 
 class TestEfficientAttention3d(EfficientAttentionTester):

@@ -28,7 +28,7 @@ class TransformedTester(LayerTester):
         layer = super().build_active(variant)
         if layer.coefficient_norm is not None:
             layer.coefficient_norm.running_mean.normal_()
-            layer.coefficient_norm.running_var.uniform_(0.5, 2.)
+            layer.coefficient_norm.running_var.uniform_(0.5, 2.0)
         return layer
 
     def reference(self, layer, image):
@@ -98,9 +98,11 @@ class TestKroneckerAttention2d(TransformedTester):
 
 class TestKroneckerAttention3d(TransformedTester):
     layer_class = KroneckerAttention3d
-    variants = [dict(mode='kv'),
-                dict(mode='qkv', transforms='qkv', coefficient_norm='batch_norm'),
-                dict(mode='qkv')]
+    variants = [
+        dict(mode='kv'),
+        dict(mode='qkv', transforms='qkv', coefficient_norm='batch_norm'),
+        dict(mode='qkv'),
+    ]
     shapes = [(2, 3, 4), (1, 1, 1), (3, 1, 2)]
     bad_arguments = BAD_ARGUMENTS
 
@@ -134,13 +136,18 @@ class TestUnfoldedAttention2d(TransformedTester):
         return (shares @ value).T.reshape(-1, *image.shape[1:])
 
 
-@pytest.mark.parametrize('layer', [
-    UnfoldedAttention2d(6, coefficient_norm='batch_norm', zero_init=False),
-    KroneckerAttention2d(6, 'kv', 'qkv', coefficient_norm='batch_norm', zero_init=False),
-    KroneckerAttention2d(6, 'qkv', 'v', coefficient_norm='batch_norm', zero_init=False),
-], ids=['unfolded', 'kv', 'qkv'])
+@pytest.mark.parametrize(
+    'layer',
+    [
+        UnfoldedAttention2d(6, coefficient_norm='batch_norm', zero_init=False),
+        KroneckerAttention2d(6, 'kv', 'qkv', coefficient_norm='batch_norm', zero_init=False),
+        KroneckerAttention2d(6, 'qkv', 'v', coefficient_norm='batch_norm', zero_init=False),
+    ],
+    ids=['unfolded', 'kv', 'qkv'],
+)
 def test_fusing_leaves_the_coefficient_norm_alone(layer):
     from mmcv.cnn import fuse_conv_bn
+
     x = torch.randn(2, 6, 5, 7)
     layer(x)  # statistics other than 0 and 1
     layer.eval()
@@ -153,12 +160,18 @@ def test_insertable_with_identity(mode):
     from mmengine.registry import MODELS
 
     import kronattn_mm.registry  # noqa: F401
+
     plain = MODELS.build(dict(type='mmdet.ResNet', depth=18))
-    layer = dict(type='kronattn_mm.KroneckerAttention2d', mode=mode,
-                 coefficient_norm='batch_norm')
-    module = MODELS.build(dict(type='kronattn_mm.Plugged', base='mmdet.ResNet', depth=18,
-                               init_cfg=dict(type='Kaiming', layer=['Conv1d', 'Conv2d']),
-                               insert=[dict(at='res2-4', layer=layer)]))
+    layer = dict(type='kronattn_mm.KroneckerAttention2d', mode=mode, coefficient_norm='batch_norm')
+    module = MODELS.build(
+        dict(
+            type='kronattn_mm.Plugged',
+            base='mmdet.ResNet',
+            depth=18,
+            init_cfg=dict(type='Kaiming', layer=['Conv1d', 'Conv2d']),
+            insert=[dict(at='res2-4', layer=layer)],
+        )
+    )
     module.init_weights()
     module.load_state_dict(plain.state_dict(), strict=False)
     plain.eval(), module.eval()

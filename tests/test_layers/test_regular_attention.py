@@ -17,17 +17,25 @@ class TestRegularAttention2d(LayerTester):
     ]
     shapes = [(5, 7), (1, 1), (1, 6), (8, 3)]
     keys = BLOCK_KEYS
-    bad_arguments = [*BLOCK_BAD_ARGUMENTS,
-                     (dict(pooling=2), TypeError, 'pooling must be True or False')]
+    bad_arguments = [
+        *BLOCK_BAD_ARGUMENTS,
+        (dict(pooling=2), TypeError, 'pooling must be True or False'),
+    ]
 
     def reference(self, layer, image):
         return reference.attention_block(
-            image, weights_of(layer), layer.num_heads, layer.normalization,
-            reference.dot_product_attention, reference.max_pool_2x2 if layer.pooling else None)
+            image,
+            weights_of(layer),
+            layer.num_heads,
+            layer.normalization,
+            reference.dot_product_attention,
+            reference.max_pool_2x2 if layer.pooling else None,
+        )
 
     def test_equals_efficient_attention_under_scaling(self):
-        regular = self.build_active(dict(key_channels=4, value_channels=6,
-                                         normalization='scaling')).double()
+        regular = self.build_active(
+            dict(key_channels=4, value_channels=6, normalization='scaling')
+        ).double()
         efficient = EfficientAttention2d(6, 4, 6, normalization='scaling').double()
         efficient.load_state_dict(regular.state_dict())
         x = self.input(dtype=torch.float64)

@@ -35,10 +35,10 @@ def test_defaults_are_written_as_python_has_them():
 
 def test_mmcv_passes_arguments_on():
     pytest.importorskip('mmcv')
-    entry, = list_layers(['NonLocal2d'])
+    (entry,) = list_layers(['NonLocal2d'])
     assert entry.type == 'NonLocal2d'
     assert {'sub_sample', 'reduction', 'mode'} <= {item.name for item in entry.arguments}
-    block, = list_layers(['ContextBlock'])
+    (block,) = list_layers(['ContextBlock'])
     assert {item.name: item.default for item in block.arguments}['ratio'] == 'required'
 
 

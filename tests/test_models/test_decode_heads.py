@@ -21,12 +21,15 @@ IN_CHANNELS, CHANNELS, CLASSES = 6, 8, 5
 ATTENTIONS = {
     'regular block': dict(type='kronattn_mm.RegularAttention2d', key_channels=4, value_channels=4),
     'regular': dict(type='kronattn_mm.UnfoldedAttention2d', transforms='qkv'),
-    'regular, pooled': dict(type='kronattn_mm.UnfoldedAttention2d', transforms='qkv',
-                            pooling=True),
+    'regular, pooled': dict(type='kronattn_mm.UnfoldedAttention2d', transforms='qkv', pooling=True),
     'KAO_KV': dict(type='kronattn_mm.KroneckerAttention2d', mode='kv', transforms='qkv'),
     'KAO_QKV': dict(type='kronattn_mm.KroneckerAttention2d', mode='qkv', transforms='qkv'),
-    'KAO_QKV, normalised': dict(type='kronattn_mm.KroneckerAttention2d', mode='qkv',
-                                transforms='qkv', coefficient_norm='batch_norm'),
+    'KAO_QKV, normalised': dict(
+        type='kronattn_mm.KroneckerAttention2d',
+        mode='qkv',
+        transforms='qkv',
+        coefficient_norm='batch_norm',
+    ),
     'efficient': dict(type='kronattn_mm.EfficientAttention2d', key_channels=4, value_channels=4),
 }
 HEADS = ['aspp', *ATTENTIONS]
@@ -39,8 +42,12 @@ def build_head(name: str, **changes) -> BaseDecodeHead:
     if name == 'aspp':
         config.update(type='kronattn_mm.DeepLabV2Head', dilations=(1, 2, 3))
     else:
-        config.update(type='kronattn_mm.AttentionHead', channels=CHANNELS,
-                      norm_cfg=dict(type='BN'), attention=ATTENTIONS[name])
+        config.update(
+            type='kronattn_mm.AttentionHead',
+            channels=CHANNELS,
+            norm_cfg=dict(type='BN'),
+            attention=ATTENTIONS[name],
+        )
     return MODELS.build({**config, **changes})
 
 
@@ -61,8 +68,9 @@ def labels(height: int, width: int, batch: int = 2) -> list[SegDataSample]:
     return samples
 
 
-def dilated_convolution(image: np.ndarray, weight: np.ndarray, bias: np.ndarray,
-                        dilation: int) -> np.ndarray:
+def dilated_convolution(
+    image: np.ndarray, weight: np.ndarray, bias: np.ndarray, dilation: int
+) -> np.ndarray:
     """A 3 x 3 convolution with zeros around the map, position by position in float64."""
     _, height, width = image.shape
     result = np.zeros((weight.shape[0], height, width))
@@ -111,9 +119,12 @@ def test_prediction_is_at_the_size_of_the_picture(name: str):
 def test_deeplabv2_head_is_the_sum_of_dilated_classifiers():
     head = make_active(build_head('aspp', dilations=(1, 2, 4))).double()
     image = torch.randn(IN_CHANNELS, 6, 5, dtype=torch.float64)
-    wanted = sum(dilated_convolution(image.numpy(), conv.weight.detach().numpy(),
-                                     conv.bias.detach().numpy(), dilation)
-                 for conv, dilation in zip(head.classifiers, (1, 2, 4), strict=True))
+    wanted = sum(
+        dilated_convolution(
+            image.numpy(), conv.weight.detach().numpy(), conv.bias.detach().numpy(), dilation
+        )
+        for conv, dilation in zip(head.classifiers, (1, 2, 4), strict=True)
+    )
     with torch.no_grad():
         actual = head([image[None]])[0].numpy()
     np.testing.assert_allclose(actual, wanted, rtol=1e-12, atol=1e-12)
@@ -124,18 +135,22 @@ def test_deeplabv2_head_has_the_paper_rates_and_no_other_classifier():
     assert not hasattr(head, 'conv_seg')
     assert [name for name, _ in head.named_children() if name != 'loss_decode'] == ['classifiers']
     for conv, rate in zip(head.classifiers, (6, 12, 18, 24), strict=True):
-        assert (conv.kernel_size, conv.dilation, conv.padding) == ((3, 3), (rate, rate),
-                                                                   (rate, rate))
+        assert (conv.kernel_size, conv.dilation, conv.padding) == (
+            (3, 3),
+            (rate, rate),
+            (rate, rate),
+        )
     assert sum(item.numel() for item in head.parameters()) == 4 * (9 * 16 * 21 + 21)
 
 
 def test_a_classifier_sees_as_far_as_its_dilation():
-    head = make_active(build_head('aspp', dilations=(3, )))
+    head = make_active(build_head('aspp', dilations=(3,)))
     x = torch.randn(1, IN_CHANNELS, 9, 9, requires_grad=True)
     head([x])[0, :, 4, 4].sum().backward()
     seen = x.grad[0].abs().sum(0).nonzero()
     assert {tuple(position.tolist()) for position in seen} == {
-        (row, column) for row in (1, 4, 7) for column in (1, 4, 7)}
+        (row, column) for row in (1, 4, 7) for column in (1, 4, 7)
+    }
 
 
 @pytest.mark.parametrize('name', [name for name in ATTENTIONS if name != 'regular, pooled'])
@@ -176,7 +191,7 @@ def test_in_index_picks_the_map():
 
 def test_initialisation_of_the_classifiers():
     torch.manual_seed(1)
-    head = build_head('aspp', in_channels=64, dilations=(1, ))
+    head = build_head('aspp', in_channels=64, dilations=(1,))
     head.init_weights()
     assert 0.009 < float(head.classifiers[0].weight.detach().std()) < 0.011
     assert head.classifiers[0].bias.abs().max() == 0
@@ -192,24 +207,51 @@ def test_defaults_are_not_shared_between_heads():
     assert attention == before
 
 
-@pytest.mark.parametrize('name, changes, error, message', [
-    ('aspp', dict(dilations=()), ValueError, 'at least one entry'),
-    ('aspp', dict(dilations=(6, 0)), ValueError, 'each of dilations must be at least 1, got 0'),
-    ('aspp', dict(dilations=(6, 1.5)), TypeError, 'each of dilations must be an integer, got 1.5'),
-    ('aspp', dict(dilation=(6, )), TypeError, 'dilation'),
-    ('KAO_KV', dict(kernel_size=4), ValueError, 'kernel_size must be odd, or 0 .*got 4'),
-    ('KAO_KV', dict(kernel_size=-1), ValueError, 'kernel_size must be at least 1, got -1'),
-    ('KAO_KV', dict(kernel_size=0), ValueError, 'in_channels=6 and channels=8'),
-    ('KAO_KV', dict(attention=dict(type='kronattn_mm.KroneckerAttention2d', mode='vk')),
-     ValueError, "mode must be one of 'kv', 'qkv', got 'vk'"),
-    ('KAO_KV', dict(attention=dict(type='kronattn_mm.KroneckerAttentoin2d')), ValueError,
-     'KroneckerAttention2d'),
-    ('KAO_KV', dict(attention=dict(type='kronattn_mm.KroneckerAttention2d', in_channels=6)),
-     ValueError, 'channels=8, got in_channels=6'),
-    ('KAO_KV', dict(attention=dict(type='kronattn_mm.KroneckerAttention2d', residual=False,
-                                   out_channels=4)),
-     ValueError, 'takes channels=8, but the attention gives out_channels=4'),
-])
+@pytest.mark.parametrize(
+    'name, changes, error, message',
+    [
+        ('aspp', dict(dilations=()), ValueError, 'at least one entry'),
+        ('aspp', dict(dilations=(6, 0)), ValueError, 'each of dilations must be at least 1, got 0'),
+        (
+            'aspp',
+            dict(dilations=(6, 1.5)),
+            TypeError,
+            'each of dilations must be an integer, got 1.5',
+        ),
+        ('aspp', dict(dilation=(6,)), TypeError, 'dilation'),
+        ('KAO_KV', dict(kernel_size=4), ValueError, 'kernel_size must be odd, or 0 .*got 4'),
+        ('KAO_KV', dict(kernel_size=-1), ValueError, 'kernel_size must be at least 1, got -1'),
+        ('KAO_KV', dict(kernel_size=0), ValueError, 'in_channels=6 and channels=8'),
+        (
+            'KAO_KV',
+            dict(attention=dict(type='kronattn_mm.KroneckerAttention2d', mode='vk')),
+            ValueError,
+            "mode must be one of 'kv', 'qkv', got 'vk'",
+        ),
+        (
+            'KAO_KV',
+            dict(attention=dict(type='kronattn_mm.KroneckerAttentoin2d')),
+            ValueError,
+            'KroneckerAttention2d',
+        ),
+        (
+            'KAO_KV',
+            dict(attention=dict(type='kronattn_mm.KroneckerAttention2d', in_channels=6)),
+            ValueError,
+            'channels=8, got in_channels=6',
+        ),
+        (
+            'KAO_KV',
+            dict(
+                attention=dict(
+                    type='kronattn_mm.KroneckerAttention2d', residual=False, out_channels=4
+                )
+            ),
+            ValueError,
+            'takes channels=8, but the attention gives out_channels=4',
+        ),
+    ],
+)
 def test_bad_arguments(name, changes, error, message):
     with pytest.raises(error, match=message):
         build_head(name, **changes)
@@ -243,10 +285,10 @@ class _Scores(nn.Module):
 @pytest.mark.parametrize('name', ['aspp', 'regular', 'KAO_KV', 'KAO_QKV'])
 def test_torch_export_leaves_the_size_open(name: str):
     model = _Scores(make_active(build_head(name)).eval())
-    axes = ({0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC,
-             3: torch.export.Dim.DYNAMIC}, )
-    program = torch.export.export(model, (torch.randn(2, IN_CHANNELS, 9, 7), ),
-                                  dynamic_shapes=axes)
+    axes = (
+        {0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC},
+    )
+    program = torch.export.export(model, (torch.randn(2, IN_CHANNELS, 9, 7),), dynamic_shapes=axes)
     for shape in ((9, 7), (12, 16)):
         x = torch.randn(3, IN_CHANNELS, *shape)
         torch.testing.assert_close(program.module()(x), model(x), rtol=1e-4, atol=1e-5)
@@ -262,13 +304,19 @@ def test_onnx_leaves_the_size_open(name: str, tmp_path):
     dynamic = torch.export.Dim.DYNAMIC
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        torch.onnx.export(model, (torch.randn(2, IN_CHANNELS, 9, 7), ), str(file), dynamo=True,
-                          verbose=False, dynamic_shapes=({0: dynamic, 2: dynamic, 3: dynamic}, ),
-                          input_names=['x'])
+        torch.onnx.export(
+            model,
+            (torch.randn(2, IN_CHANNELS, 9, 7),),
+            str(file),
+            dynamo=True,
+            verbose=False,
+            dynamic_shapes=({0: dynamic, 2: dynamic, 3: dynamic},),
+            input_names=['x'],
+        )
     session = runtime.InferenceSession(str(file), providers=['CPUExecutionProvider'])
     for shape in ((9, 7), (12, 16)):
         x = torch.randn(3, IN_CHANNELS, *shape)
-        actual, = session.run(None, {'x': x.numpy()})
+        (actual,) = session.run(None, {'x': x.numpy()})
         with torch.no_grad():
             np.testing.assert_allclose(actual, model(x).numpy(), rtol=1e-4, atol=1e-5)
 

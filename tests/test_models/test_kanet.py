@@ -21,8 +21,12 @@ from mmengine.registry import MODELS, init_default_scope
 import kronattn_mm.registry  # noqa: F401  (registers the scope)
 from kronattn_mm.models.backbones.kanet import ARCHS, KAO_KV, KANet, make_divisible
 
-REGULAR = dict(type='kronattn_mm.UnfoldedAttention2d', transforms='v', residual=False,
-               coefficient_norm='batch_norm')
+REGULAR = dict(
+    type='kronattn_mm.UnfoldedAttention2d',
+    transforms='v',
+    residual=False,
+    coefficient_norm='batch_norm',
+)
 VARIANTS = {
     'KANet_KV': dict(),
     'KANet_QKV': dict(attention=dict(KAO_KV, mode='qkv')),
@@ -34,7 +38,7 @@ VARIANTS = {
 }
 # All four modules, both strides, attention at stride 2 too; cheap enough to train in a test.
 SMALL = [
-    (1, 8, 1, ('base', )),
+    (1, 8, 1, ('base',)),
     (2, 8, 2, ('base_skip', 'attn_skip')),
     (3, 16, 2, ('attn', 'attn_skip')),
 ]
@@ -46,8 +50,9 @@ def small(**arguments) -> KANet:
 
 def weights_of(model: KANet, features: torch.Tensor) -> torch.Tensor:
     """One number that depends on every value of every output."""
-    return sum((out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum()
-               for out in model(features))
+    return sum(
+        (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum() for out in model(features)
+    )
 
 
 def norms(module: nn.Module) -> Iterator[_BatchNorm]:
@@ -66,13 +71,14 @@ def parameters(variant: str) -> int:
     """Parameters with the classifier of 1000 classes, without those of batch norm."""
     model = classifier(variant)
     return sum(p.numel() for p in model.parameters()) - sum(
-        p.numel() for norm in norms(model) for p in norm.parameters())
+        p.numel() for norm in norms(model) for p in norm.parameters()
+    )
 
 
 def multiply_adds(variant: str) -> int:
     backbone, fc = classifier(variant)
     with FlopCounterMode(display=False) as counter:
-        out, = backbone(torch.zeros(1, 3, 224, 224, device='meta'))
+        (out,) = backbone(torch.zeros(1, 3, 224, 224, device='meta'))
         fc(out.mean((2, 3)))
     return counter.get_total_flops() // 2
 
@@ -110,16 +116,33 @@ def test_attention_sees_28_14_and_7_only() -> None:
     for module in model.modules():
         if hasattr(module, 'attention'):
             module.attention.register_forward_hook(
-                lambda layer, inputs, out: seen.append(inputs[0].shape[1:]))
+                lambda layer, inputs, out: seen.append(inputs[0].shape[1:])
+            )
     model(torch.zeros(1, 3, 224, 224, device='meta'))
     assert seen == [(32, 28, 28)] * 2 + [(96, 14, 14)] * 2 + [(160, 7, 7)] * 3
 
 
 def test_channels_are_rounded_as_in_mobilenetv2() -> None:
-    assert [make_divisible(c * 0.75) for c in (32, 16, 24, 32, 64, 96, 160, 320)] == \
-        [24, 16, 24, 24, 48, 72, 120, 240]
-    assert [make_divisible(c * 0.35) for c in (32, 16, 24, 32, 64, 96, 160, 320)] == \
-        [16, 8, 8, 16, 24, 32, 56, 112]
+    assert [make_divisible(c * 0.75) for c in (32, 16, 24, 32, 64, 96, 160, 320)] == [
+        24,
+        16,
+        24,
+        24,
+        48,
+        72,
+        120,
+        240,
+    ]
+    assert [make_divisible(c * 0.35) for c in (32, 16, 24, 32, 64, 96, 160, 320)] == [
+        16,
+        8,
+        8,
+        16,
+        24,
+        32,
+        56,
+        112,
+    ]
 
 
 def test_xavier_initialisation() -> None:
@@ -153,10 +176,11 @@ def test_out_indices_choose_among_the_same_maps() -> None:
     model = small(out_indices=(0, 1, 2, 3)).eval()
     x = torch.randn(1, 3, 33, 20)
     everything = model(x)
-    for chosen in ((3, ), (0, 2), (1, 3)):
+    for chosen in ((3,), (0, 2), (1, 3)):
         model.out_indices = chosen
-        assert all(torch.equal(a, everything[i])
-                   for a, i in zip(model(x), chosen, strict=True)), chosen
+        assert all(torch.equal(a, everything[i]) for a, i in zip(model(x), chosen, strict=True)), (
+            chosen
+        )
 
 
 @pytest.mark.parametrize('variant', VARIANTS)
@@ -248,6 +272,7 @@ def test_tools_that_rebuild_norms_keep_the_result(mode: str) -> None:
     """Fusing convolutions and norms, and converting norms for several GPUs and back."""
     from mmcv.cnn.utils import fuse_conv_bn
     from mmengine.model import convert_sync_batchnorm, revert_sync_batchnorm
+
     model = small(attention=dict(KAO_KV, mode=mode))
     for _ in range(3):  # statistics and norms that are not those of the start
         model(torch.randn(4, 3, 32, 32))
@@ -271,12 +296,16 @@ def test_pretrained_and_init_cfg_load_a_checkpoint(tmp_path: Path) -> None:
     model = small()
     file = str(tmp_path / 'kanet.pth')
     torch.save(dict(state_dict=model.state_dict()), file)
-    for arguments in (dict(pretrained=file),
-                      dict(init_cfg=dict(type='Pretrained', checkpoint=file))):
+    for arguments in (
+        dict(pretrained=file),
+        dict(init_cfg=dict(type='Pretrained', checkpoint=file)),
+    ):
         other = small(**arguments)
         other.init_weights()
-        assert all(torch.equal(value, other.state_dict()[name])
-                   for name, value in model.state_dict().items())
+        assert all(
+            torch.equal(value, other.state_dict()[name])
+            for name, value in model.state_dict().items()
+        )
     with pytest.raises(ValueError, match='init_cfg and pretrained cannot both be given'):
         small(pretrained=file, init_cfg=dict(type='Pretrained', checkpoint=file))
 
@@ -296,7 +325,7 @@ def test_real_mobilenetv2_weights_load_exactly(shared: Path) -> None:
     file = shared / 'weights' / 'mobilenet_v2_1.0_imagenet_mmdet.pth'
     init_cfg = dict(type='Pretrained', checkpoint=str(file))
     ours = KANet('mobilenetv2', init_cfg=init_cfg)
-    theirs = mmdet.MobileNetV2(out_indices=(7, ), init_cfg=init_cfg)
+    theirs = mmdet.MobileNetV2(out_indices=(7,), init_cfg=init_cfg)
     for model in (ours, theirs):
         model.init_weights()
         model.eval()
@@ -307,8 +336,11 @@ def test_real_mobilenetv2_weights_load_exactly(shared: Path) -> None:
 def test_what_kanet_shares_with_mobilenetv2() -> None:
     """The stem, the first block and the last convolution; every other module differs in width."""
     ours, base = KANet().state_dict(), KANet('mobilenetv2').state_dict()
-    differing = {name.split('.')[0] for name, value in base.items()
-                 if name not in ours or ours[name].shape != value.shape}
+    differing = {
+        name.split('.')[0]
+        for name, value in base.items()
+        if name not in ours or ours[name].shape != value.shape
+    }
     assert differing == {f'layer{i}' for i in range(2, 8)}
 
 
@@ -318,12 +350,16 @@ def test_what_kanet_shares_with_mobilenetv2() -> None:
 def test_in_an_image_classifier() -> None:
     pytest.importorskip('mmpretrain')
     from mmpretrain.structures import DataSample
+
     init_default_scope('mmpretrain')
-    model = MODELS.build(dict(
-        type='ImageClassifier',
-        backbone=dict(type='kronattn_mm.KANet', arch=SMALL),
-        neck=dict(type='GlobalAveragePooling'),
-        head=dict(type='kronattn_mm.DropoutLinearClsHead', num_classes=3, in_channels=1280)))
+    model = MODELS.build(
+        dict(
+            type='ImageClassifier',
+            backbone=dict(type='kronattn_mm.KANet', arch=SMALL),
+            neck=dict(type='GlobalAveragePooling'),
+            head=dict(type='kronattn_mm.DropoutLinearClsHead', num_classes=3, in_channels=1280),
+        )
+    )
     model.init_weights()
     samples = [DataSample().set_gt_label(i) for i in (0, 2)]
     x = torch.randn(2, 3, 32, 40)
@@ -339,21 +375,45 @@ def test_in_an_image_classifier() -> None:
 def test_in_a_detector() -> None:
     pytest.importorskip('mmdet')
     from mmdet.testing import demo_mm_inputs
+
     init_default_scope('mmdet')
-    model = MODELS.build(ConfigDict(
-        type='RetinaNet',
-        data_preprocessor=dict(type='DetDataPreprocessor', pad_size_divisor=32),
-        backbone=dict(type='kronattn_mm.KANet', arch=SMALL, out_indices=(1, 2, 3)),
-        neck=dict(type='FPN', in_channels=[8, 16, 1280], out_channels=8, num_outs=3),
-        bbox_head=dict(type='RetinaHead', num_classes=2, in_channels=8, feat_channels=8,
-                       stacked_convs=1, anchor_generator=dict(
-                           type='AnchorGenerator', octave_base_scale=4, scales_per_octave=1,
-                           ratios=[1.], strides=[4, 8, 8])),
-        train_cfg=dict(assigner=dict(type='MaxIoUAssigner', pos_iou_thr=0.5, neg_iou_thr=0.4,
-                                     min_pos_iou=0, ignore_iof_thr=-1),
-                       sampler=dict(type='PseudoSampler'), allowed_border=-1, pos_weight=-1),
-        test_cfg=dict(nms_pre=100, score_thr=0.05, nms=dict(type='nms', iou_threshold=0.5),
-                      max_per_img=10)))
+    model = MODELS.build(
+        ConfigDict(
+            type='RetinaNet',
+            data_preprocessor=dict(type='DetDataPreprocessor', pad_size_divisor=32),
+            backbone=dict(type='kronattn_mm.KANet', arch=SMALL, out_indices=(1, 2, 3)),
+            neck=dict(type='FPN', in_channels=[8, 16, 1280], out_channels=8, num_outs=3),
+            bbox_head=dict(
+                type='RetinaHead',
+                num_classes=2,
+                in_channels=8,
+                feat_channels=8,
+                stacked_convs=1,
+                anchor_generator=dict(
+                    type='AnchorGenerator',
+                    octave_base_scale=4,
+                    scales_per_octave=1,
+                    ratios=[1.0],
+                    strides=[4, 8, 8],
+                ),
+            ),
+            train_cfg=dict(
+                assigner=dict(
+                    type='MaxIoUAssigner',
+                    pos_iou_thr=0.5,
+                    neg_iou_thr=0.4,
+                    min_pos_iou=0,
+                    ignore_iof_thr=-1,
+                ),
+                sampler=dict(type='PseudoSampler'),
+                allowed_border=-1,
+                pos_weight=-1,
+            ),
+            test_cfg=dict(
+                nms_pre=100, score_thr=0.05, nms=dict(type='nms', iou_threshold=0.5), max_per_img=10
+            ),
+        )
+    )
     data = model.data_preprocessor(demo_mm_inputs(2, [(3, 64, 48)] * 2, num_classes=2), True)
     loss, _ = model.parse_losses(model(**data, mode='loss'))
     loss.backward()
@@ -365,15 +425,27 @@ def test_in_a_detector() -> None:
 def test_in_a_segmenter_which_passes_pretrained(tmp_path: Path) -> None:
     pytest.importorskip('mmseg')
     import mmseg.models  # noqa: F401
+
     init_default_scope('mmseg')
     trained = small()
     torch.save(dict(state_dict=trained.state_dict()), tmp_path / 'kanet.pth')
-    model = MODELS.build(ConfigDict(
-        type='EncoderDecoder', pretrained=str(tmp_path / 'kanet.pth'),
-        backbone=dict(type='kronattn_mm.KANet', arch=SMALL, out_indices=(1, 2, 3)),
-        decode_head=dict(type='FCNHead', in_channels=16, in_index=1, channels=8, num_convs=1,
-                         num_classes=4, align_corners=False,
-                         loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False))))
+    model = MODELS.build(
+        ConfigDict(
+            type='EncoderDecoder',
+            pretrained=str(tmp_path / 'kanet.pth'),
+            backbone=dict(type='kronattn_mm.KANet', arch=SMALL, out_indices=(1, 2, 3)),
+            decode_head=dict(
+                type='FCNHead',
+                in_channels=16,
+                in_index=1,
+                channels=8,
+                num_convs=1,
+                num_classes=4,
+                align_corners=False,
+                loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False),
+            ),
+        )
+    )
     model.init_weights()
     assert torch.equal(model.backbone.conv1.conv.weight, trained.conv1.conv.weight)
     with torch.no_grad():
@@ -415,42 +487,67 @@ def test_onnx_with_dynamic_sizes(tmp_path: Path, mode: str) -> None:
     sizes = {0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        torch.onnx.export(model, (torch.randn(2, 3, 32, 48),), str(file), dynamo=True,
-                          verbose=False, dynamic_shapes=(sizes,), input_names=['x'])
+        torch.onnx.export(
+            model,
+            (torch.randn(2, 3, 32, 48),),
+            str(file),
+            dynamo=True,
+            verbose=False,
+            dynamic_shapes=(sizes,),
+            input_names=['x'],
+        )
     session = runtime.InferenceSession(str(file), providers=['CPUExecutionProvider'])
     for shape in ((2, 3, 32, 48), (3, 3, 40, 33), (1, 3, 37, 50)):
         x = torch.randn(*shape)
         with torch.no_grad():
             wanted = model(x)
-        for actual, each in zip(session.run(None, {session.get_inputs()[0].name: x.numpy()}),
-                                wanted, strict=True):
-            np.testing.assert_allclose(actual, each.numpy(), rtol=1e-3, atol=1e-4,
-                                       err_msg=str(shape))
+        for actual, each in zip(
+            session.run(None, {session.get_inputs()[0].name: x.numpy()}), wanted, strict=True
+        ):
+            np.testing.assert_allclose(
+                actual, each.numpy(), rtol=1e-3, atol=1e-4, err_msg=str(shape)
+            )
 
 
 # -- bad input -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(('arguments', 'error', 'message'), [
-    (dict(arch='kanet_v2'), ValueError, f"arch must be one of {', '.join(map(repr, ARCHS))} or a "
-     "table, got 'kanet_v2'"),
-    (dict(arch=7), TypeError, 'arch must be the name of a table or a sequence of rows, got 7'),
-    (dict(arch=[]), TypeError, 'sequence of rows, got []'),
-    (dict(arch=[(1, 8, 1)]), TypeError, 'got (1, 8, 1)'),
-    (dict(arch=[(1, 8, 1, 'base')]), TypeError, 'modules being a tuple of names, got (1, 8, 1, '),
-    (dict(arch=[8]), TypeError, 'a row of arch is (expansion, channels, stride, modules)'),
-    (dict(arch=[(1, 8, 1, ('bass', ))]), ValueError,
-     "modules are 'base', 'base_skip', 'attn', 'attn_skip', got 'bass'"),
-    (dict(arch=[(6, 8, 3, ('base', ))]), ValueError, 'stride must be 1 or 2, got 3'),
-    (dict(out_indices=(8, )), ValueError, 'out_indices must be among 0 to 7, got (8,)'),
-    (dict(out_indices=()), ValueError, 'out_indices must be among 0 to 7, got ()'),
-    (dict(out_indices=7), TypeError, 'out_indices must be a sequence such as (7, ), got 7'),
-    (dict(frozen_stages=8), ValueError, 'frozen_stages must be from -1 to 7, got 8'),
-    (dict(widen_factor=0), ValueError, 'widen_factor must be a number above 0, got 0'),
-    (dict(attention=dict(type='kronattn_mm.KroneckerAttention2d', mode='vk')), ValueError,
-     "mode must be one of 'kv', 'qkv', got 'vk'"),
-    (dict(atention=None), TypeError, 'atention'),
-])
+@pytest.mark.parametrize(
+    ('arguments', 'error', 'message'),
+    [
+        (
+            dict(arch='kanet_v2'),
+            ValueError,
+            f"arch must be one of {', '.join(map(repr, ARCHS))} or a table, got 'kanet_v2'",
+        ),
+        (dict(arch=7), TypeError, 'arch must be the name of a table or a sequence of rows, got 7'),
+        (dict(arch=[]), TypeError, 'sequence of rows, got []'),
+        (dict(arch=[(1, 8, 1)]), TypeError, 'got (1, 8, 1)'),
+        (
+            dict(arch=[(1, 8, 1, 'base')]),
+            TypeError,
+            'modules being a tuple of names, got (1, 8, 1, ',
+        ),
+        (dict(arch=[8]), TypeError, 'a row of arch is (expansion, channels, stride, modules)'),
+        (
+            dict(arch=[(1, 8, 1, ('bass',))]),
+            ValueError,
+            "modules are 'base', 'base_skip', 'attn', 'attn_skip', got 'bass'",
+        ),
+        (dict(arch=[(6, 8, 3, ('base',))]), ValueError, 'stride must be 1 or 2, got 3'),
+        (dict(out_indices=(8,)), ValueError, 'out_indices must be among 0 to 7, got (8,)'),
+        (dict(out_indices=()), ValueError, 'out_indices must be among 0 to 7, got ()'),
+        (dict(out_indices=7), TypeError, 'out_indices must be a sequence such as (7, ), got 7'),
+        (dict(frozen_stages=8), ValueError, 'frozen_stages must be from -1 to 7, got 8'),
+        (dict(widen_factor=0), ValueError, 'widen_factor must be a number above 0, got 0'),
+        (
+            dict(attention=dict(type='kronattn_mm.KroneckerAttention2d', mode='vk')),
+            ValueError,
+            "mode must be one of 'kv', 'qkv', got 'vk'",
+        ),
+        (dict(atention=None), TypeError, 'atention'),
+    ],
+)
 def test_bad_arguments(arguments: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         KANet(**arguments)

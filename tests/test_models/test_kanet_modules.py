@@ -24,8 +24,9 @@ ATTENTIONS = {
     'kv': KAO_KV,
     'qkv': dict(KAO_KV, mode='qkv'),
     'regular': dict(type='kronattn_mm.UnfoldedAttention2d', transforms='v', residual=False),
-    'pooled': dict(type='kronattn_mm.UnfoldedAttention2d', transforms='v', residual=False,
-                   pooling=True),
+    'pooled': dict(
+        type='kronattn_mm.UnfoldedAttention2d', transforms='v', residual=False, pooling=True
+    ),
     'efficient': dict(type='kronattn_mm.EfficientAttention2d', key_channels=4, value_channels=4),
 }
 
@@ -48,14 +49,16 @@ def build(kind: type[BaseModule], *arguments, attention: dict | None = None, **m
 
 def convolution_weights(module: nn.Module) -> int:
     """Weights without batch norms and biases, as the paper counts."""
-    return sum(part.weight.numel() for part in module.modules()
-               if isinstance(part, (nn.Conv1d, nn.Conv2d)))
+    return sum(
+        part.weight.numel() for part in module.modules() if isinstance(part, (nn.Conv1d, nn.Conv2d))
+    )
 
 
 @pytest.mark.parametrize(('c', 'd', 'stride', 'r'), [(8, 8, 1, 6), (16, 24, 2, 6), (5, 7, 1, 3)])
 def test_parameters_as_the_paper_counts_them(c: int, d: int, stride: int, r: int) -> None:
     base, skip, attn, attn_skip = (
-        convolution_weights(build(kind, c, d, stride, r)) for kind in MODULES.values())
+        convolution_weights(build(kind, c, d, stride, r)) for kind in MODULES.values()
+    )
     assert base == r * c * c + 9 * r * c + r * c * d
     assert base - skip == c * c
     assert base - attn == 9 * c
@@ -83,8 +86,8 @@ def test_pooling_averages_what_is_there() -> None:
     pool = AttnModule(4, 6, 2, 2, KAO_KV).pool
     for height in range(1, 8):
         for width in range(1, 8):
-            constant = torch.full((1, 4, height, width), 3.)
-            assert torch.equal(pool(constant), torch.full_like(pool(constant), 3.))
+            constant = torch.full((1, 4, height, width), 3.0)
+            assert torch.equal(pool(constant), torch.full_like(pool(constant), 3.0))
     x = torch.randn(1, 4, 6, 4)
     assert torch.equal(pool(x), F.avg_pool2d(x, 2))
 
@@ -94,8 +97,9 @@ def test_pooling_averages_what_is_there() -> None:
 def test_forward_step_by_step(kind: type[BaseModule], stride: int) -> None:
     """Each module written out with its own convolutions, from the text."""
     c, r = 6, 3
-    module = build(kind, c, c, stride, r, attention=dict(type=Double) if kind.uses_attention
-                   else None).eval()
+    module = build(
+        kind, c, c, stride, r, attention=dict(type=Double) if kind.uses_attention else None
+    ).eval()
     x = torch.randn(2, c, 8, 6)
     made = module.expand_conv(x)
     if kind is BaseModule:
@@ -126,7 +130,8 @@ def test_residual_needs_the_same_shape() -> None:
 
 @pytest.mark.parametrize('kind', MODULES.values(), ids=MODULES)
 def test_every_parameter_gets_a_gradient_and_recomputing_gives_the_same(
-        kind: type[BaseModule]) -> None:
+    kind: type[BaseModule],
+) -> None:
     module = build(kind, 6, 6, 1, 3)
     recomputed = copy.deepcopy(module)
     recomputed.with_cp = True
@@ -138,9 +143,11 @@ def test_every_parameter_gets_a_gradient_and_recomputing_gives_the_same(
         (each(inputs) * weights).sum().backward()
         found = {name: parameter.grad for name, parameter in each.named_parameters()}
         # A constant added to all coefficients changes no softmax.
-        assert all(gradient is not None and
-                   (gradient.abs().max() > 0 or name == 'attention.coefficient_norm.bias')
-                   for name, gradient in found.items()), found
+        assert all(
+            gradient is not None
+            and (gradient.abs().max() > 0 or name == 'attention.coefficient_norm.bias')
+            for name, gradient in found.items()
+        ), found
         gradients.append({**found, 'x': inputs.grad})
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, msg=name)
@@ -158,17 +165,27 @@ def test_copies_are_independent(kind: type[BaseModule]) -> None:
         assert torch.equal(module(x), wanted)
 
 
-@pytest.mark.parametrize(('kind', 'arguments', 'message'), [
-    (BaseModule, dict(stride=3), 'stride must be 1 or 2, got 3'),
-    (BaseModule, dict(expansion=0), 'expansion must be at least 1, got 0'),
-    (BaseModule, dict(in_channels=0), 'in_channels must be at least 1, got 0'),
-    (BaseModule, dict(attention=KAO_KV), 'BaseModule has no attention, got attention={'),
-    (AttnModule, dict(), 'AttnModule needs attention, got attention=None'),
-    (BaseSkipModule, dict(expansion=1), 'BaseSkipModule needs an expansion of at least 2, got 1'),
-    (AttnSkipModule, dict(expansion=1, attention=KAO_KV), 'AttnSkipModule needs an expansion'),
-    (AttnModule, dict(attention=dict(type='kronattn_mm.KroneckerAtention2d')),
-     "did you mean 'kronattn_mm.KroneckerAttention2d'"),
-])
+@pytest.mark.parametrize(
+    ('kind', 'arguments', 'message'),
+    [
+        (BaseModule, dict(stride=3), 'stride must be 1 or 2, got 3'),
+        (BaseModule, dict(expansion=0), 'expansion must be at least 1, got 0'),
+        (BaseModule, dict(in_channels=0), 'in_channels must be at least 1, got 0'),
+        (BaseModule, dict(attention=KAO_KV), 'BaseModule has no attention, got attention={'),
+        (AttnModule, dict(), 'AttnModule needs attention, got attention=None'),
+        (
+            BaseSkipModule,
+            dict(expansion=1),
+            'BaseSkipModule needs an expansion of at least 2, got 1',
+        ),
+        (AttnSkipModule, dict(expansion=1, attention=KAO_KV), 'AttnSkipModule needs an expansion'),
+        (
+            AttnModule,
+            dict(attention=dict(type='kronattn_mm.KroneckerAtention2d')),
+            "did you mean 'kronattn_mm.KroneckerAttention2d'",
+        ),
+    ],
+)
 def test_bad_arguments(kind: type[BaseModule], arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         kind(**{'in_channels': 4, 'out_channels': 4, **arguments})

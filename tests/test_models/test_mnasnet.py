@@ -15,8 +15,9 @@ from kronattn_mm.models.backbones.cifar_mobilenetv2 import CIFARMobileNetV2
 from kronattn_mm.models.backbones.mnasnet import MnasNet, from_torchvision
 
 
-@pytest.mark.parametrize(('build', 'width', 'params'), [(mnasnet0_5, 0.5, 2_218_512),
-                                                        (mnasnet0_75, 0.75, 3_170_208)])
+@pytest.mark.parametrize(
+    ('build', 'width', 'params'), [(mnasnet0_5, 0.5, 2_218_512), (mnasnet0_75, 0.75, 3_170_208)]
+)
 def test_equals_torchvision(build, width: float, params: int):
     theirs = build(weights=None)
     ours = MODELS.build(dict(type='kronattn_mm.MnasNet', widen_factor=width))
@@ -43,9 +44,14 @@ def test_outputs_freezing_and_checkpointing():
     net.train()
     outs = net(torch.randn(2, 3, 64, 64))
     assert [tuple(out.shape[1:]) for out in outs] == [
-        (8, 16, 16), (16, 8, 8), (32, 4, 4), (1280, 2, 2)]
-    assert not any(module.training for module in net.modules()
-                   if isinstance(module, nn.BatchNorm2d))
+        (8, 16, 16),
+        (16, 8, 8),
+        (32, 4, 4),
+        (1280, 2, 2),
+    ]
+    assert not any(
+        module.training for module in net.modules() if isinstance(module, nn.BatchNorm2d)
+    )
     plain = MnasNet(0.35, out_indices=(1, 2, 4, 7), frozen_stages=2, norm_eval=True)
     plain.load_state_dict(net.state_dict())
     plain.train()
@@ -59,11 +65,14 @@ def test_outputs_freezing_and_checkpointing():
             torch.testing.assert_close(one.grad, other.grad)
 
 
-@pytest.mark.parametrize(('arguments', 'message'), [
-    (dict(widen_factor=0), 'widen_factor must be positive, got 0'),
-    (dict(out_indices=(8, )), r'out_indices must be from 0 to 7, got \(8,\)'),
-    (dict(frozen_stages=8), 'frozen_stages must be from -1 to 7, got 8'),
-])
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (dict(widen_factor=0), 'widen_factor must be positive, got 0'),
+        (dict(out_indices=(8,)), r'out_indices must be from 0 to 7, got \(8,\)'),
+        (dict(frozen_stages=8), 'frozen_stages must be from -1 to 7, got 8'),
+    ],
+)
 def test_mnasnet_refuses(arguments: dict, message: str):
     with pytest.raises(ValueError, match=message):
         MnasNet(**arguments)
@@ -77,8 +86,9 @@ def test_strides_of_small_pictures():
     x = torch.randn(1, 3, 32, 32)
     ours.eval()
     assert [out.shape[-1] for out in ours(x)] == [32, 32, 16, 8, 8, 4, 4, 4]
-    same = CIFARMobileNetV2(widen_factor=0.35, strides=(2, 1, 2, 2, 2, 1, 2, 1),
-                            out_indices=range(8))
+    same = CIFARMobileNetV2(
+        widen_factor=0.35, strides=(2, 1, 2, 2, 2, 1, 2, 1), out_indices=range(8)
+    )
     same.load_state_dict(theirs.state_dict())
     same.eval()
     theirs.eval()

@@ -17,9 +17,13 @@ from mmengine.registry import MODELS, TASK_UTILS, init_default_scope
 EXPANSION_CHANNELS = {0.35: 192, 0.5: 288, 0.75: 432, 1.0: 576}
 SHIFT_BALANCE = dict(at='layer*', layer=dict(type='kronattn_mm.ShiftBalanceConv2d'))
 ANCHORS = dict(
-    type='kronattn_mm.ClippedSSDAnchorGenerator', input_size=300,
-    strides=[16, 32, 64, 100, 150, 300], ratios=[[2, 3]] * 6,
-    min_sizes=[60, 105, 150, 195, 240, 285], max_sizes=[105, 150, 195, 240, 285, 330])
+    type='kronattn_mm.ClippedSSDAnchorGenerator',
+    input_size=300,
+    strides=[16, 32, 64, 100, 150, 300],
+    ratios=[[2, 3]] * 6,
+    min_sizes=[60, 105, 150, 195, 240, 285],
+    max_sizes=[105, 150, 195, 240, 285, 330],
+)
 BATCH_NORM, RELU6 = dict(type='BN'), dict(type='ReLU6')
 
 
@@ -46,7 +50,7 @@ def test_backbone_returns_the_expansion_and_is_mmdets(width: float) -> None:
     x = torch.randn(1, 3, 64, 96)
     with torch.no_grad():
         outs, (layer6, conv2) = ours(x), theirs(x)
-        expansion, = seen
+        (expansion,) = seen
         assert torch.equal(outs[0], expansion) and torch.equal(outs[1], conv2)
         assert outs[0].shape == (1, EXPANSION_CHANNELS[width], 4, 6)
         assert outs[1].shape == (1, 1280, 2, 3)
@@ -58,18 +62,27 @@ def test_backbone_returns_the_expansion_and_is_mmdets(width: float) -> None:
 
 
 def test_backbone_trains_every_weight() -> None:
-    model = MODELS.build(dict(type='kronattn_mm.Plugged', base='kronattn_mm.ExpansionMobileNetV2',
-                              widen_factor=0.35, convs=[SHIFT_BALANCE]))
+    model = MODELS.build(
+        dict(
+            type='kronattn_mm.Plugged',
+            base='kronattn_mm.ExpansionMobileNetV2',
+            widen_factor=0.35,
+            convs=[SHIFT_BALANCE],
+        )
+    )
     sum(out.square().mean() for out in model(torch.randn(2, 3, 64, 64))).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(('arguments', 'message'), [
-    (dict(expansion_indices=(0, )), 'must be from 1 to 6, got 0 in'),
-    (dict(expansion_indices=(5, 7)), 'must be from 1 to 6, got 7 in'),
-    (dict(expansion_indices=(5, 5)), 'names a stage twice'),
-    (dict(expansion_indices=(4, ), widen_factor=0.05), 'layer5 has a shortcut'),
-])
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (dict(expansion_indices=(0,)), 'must be from 1 to 6, got 0 in'),
+        (dict(expansion_indices=(5, 7)), 'must be from 1 to 6, got 7 in'),
+        (dict(expansion_indices=(5, 5)), 'names a stage twice'),
+        (dict(expansion_indices=(4,), widen_factor=0.05), 'layer5 has a shortcut'),
+    ],
+)
 def test_backbone_refuses(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         backbone(**arguments)
@@ -80,10 +93,17 @@ def test_imagenet_weights_load(shared: Path) -> None:
     state = torch.load(weights, weights_only=True)['state_dict']
     plain = backbone()
     plain.load_state_dict(state, strict=True)
-    attended = MODELS.build(dict(
-        type='kronattn_mm.Plugged', base='kronattn_mm.ExpansionMobileNetV2',
-        convs=[dict(at='layer*',
-                    layer=dict(type='kronattn_mm.ShiftBalanceConv2d', lambda_init=0.))]))
+    attended = MODELS.build(
+        dict(
+            type='kronattn_mm.Plugged',
+            base='kronattn_mm.ExpansionMobileNetV2',
+            convs=[
+                dict(
+                    at='layer*', layer=dict(type='kronattn_mm.ShiftBalanceConv2d', lambda_init=0.0)
+                )
+            ],
+        )
+    )
     result = attended.load_state_dict(state, strict=False)
     assert not result.unexpected_keys
     assert result.missing_keys and all('.attention.' in key for key in result.missing_keys)
@@ -103,9 +123,14 @@ def test_imagenet_weights_load(shared: Path) -> None:
 
 
 def test_neck_narrows_by_its_ratios_and_halves() -> None:
-    neck = MODELS.build(dict(
-        type='kronattn_mm.SSDLiteNeck', in_channels=(576, 1280), extra_channels=(512, 256, 256, 64),
-        expand_ratios=(0.2, 0.25, 0.5, 0.25)))
+    neck = MODELS.build(
+        dict(
+            type='kronattn_mm.SSDLiteNeck',
+            in_channels=(576, 1280),
+            extra_channels=(512, 256, 256, 64),
+            expand_ratios=(0.2, 0.25, 0.5, 0.25),
+        )
+    )
     hidden = [layer.depthwise_conv.conv.out_channels for layer in neck.extra_layers]
     assert hidden == [256, 128, 128, 64]
     # As initialised: Xavier, which mmcv's ConvModules do not draw anew.
@@ -117,22 +142,29 @@ def test_neck_narrows_by_its_ratios_and_halves() -> None:
     outs = neck(maps)
     assert outs[0] is maps[0] and outs[1] is maps[1]
     assert [tuple(out.shape[1:]) for out in outs[2:]] == [
-        (512, 5, 5), (256, 3, 3), (256, 2, 2), (64, 1, 1)]
+        (512, 5, 5),
+        (256, 3, 3),
+        (256, 2, 2),
+        (64, 1, 1),
+    ]
     # The last convolution of a block has no activation.
     assert all(out.min() < 0 for out in outs[2:])
     with pytest.raises(ValueError, match='takes 2 maps, got 3'):
         neck((*maps, maps[1]))
 
 
-@pytest.mark.parametrize(('arguments', 'error', 'message'), [
-    (dict(in_channels=()), ValueError, 'in_channels must have at least one entry'),
-    (dict(expand_ratios=(0.2, 0.5)), ValueError, 'must have the same length'),
-    (dict(expand_ratios=(0., )), ValueError, 'each of expand_ratios must be above 0'),
-    (dict(expand_ratios=(0.01, )), ValueError, 'hidden channels must be at least 1'),
-    (dict(extra_channels=(1.5, )), TypeError, 'each of extra_channels must be an integer'),
-])
+@pytest.mark.parametrize(
+    ('arguments', 'error', 'message'),
+    [
+        (dict(in_channels=()), ValueError, 'in_channels must have at least one entry'),
+        (dict(expand_ratios=(0.2, 0.5)), ValueError, 'must have the same length'),
+        (dict(expand_ratios=(0.0,)), ValueError, 'each of expand_ratios must be above 0'),
+        (dict(expand_ratios=(0.01,)), ValueError, 'hidden channels must be at least 1'),
+        (dict(extra_channels=(1.5,)), TypeError, 'each of extra_channels must be an integer'),
+    ],
+)
 def test_neck_refuses(arguments: dict, error: type, message: str) -> None:
-    config = dict(in_channels=(8, 16), extra_channels=(8, ), expand_ratios=(0.5, ))
+    config = dict(in_channels=(8, 16), extra_channels=(8,), expand_ratios=(0.5,))
     with pytest.raises(error, match=message):
         MODELS.build(dict(type='kronattn_mm.SSDLiteNeck', **{**config, **arguments}))
 
@@ -141,28 +173,40 @@ def test_neck_refuses(arguments: dict, error: type, message: str) -> None:
 
 
 def head(kind: str, **arguments) -> nn.Module:
-    config = dict(in_channels=(8, 16, 12), num_classes=4, use_depthwise=True, norm_cfg=BATCH_NORM,
-                  act_cfg=RELU6, anchor_generator=dict(
-                      type='SSDAnchorGenerator', scale_major=False, strides=[8, 16, 32],
-                      ratios=[[2, 3]] * 3, min_sizes=[8, 16, 32], max_sizes=[16, 32, 64]))
+    config = dict(
+        in_channels=(8, 16, 12),
+        num_classes=4,
+        use_depthwise=True,
+        norm_cfg=BATCH_NORM,
+        act_cfg=RELU6,
+        anchor_generator=dict(
+            type='SSDAnchorGenerator',
+            scale_major=False,
+            strides=[8, 16, 32],
+            ratios=[[2, 3]] * 3,
+            min_sizes=[8, 16, 32],
+            max_sizes=[16, 32, 64],
+        ),
+    )
     return MODELS.build(dict(type=kind, **{**config, **arguments}))
 
 
 def test_last_predictor_of_the_head_is_one_convolution() -> None:
     ours, theirs = head('kronattn_mm.SSDLiteHead').eval(), head('SSDHead').eval()
     for predictors, outputs in ((ours.cls_convs, 6 * 5), (ours.reg_convs, 6 * 4)):
-        conv, = predictors[-1]
+        (conv,) = predictors[-1]
         assert (conv.kernel_size, conv.in_channels, conv.out_channels) == ((1, 1), 12, outputs)
     state = ours.state_dict()
     last = {name for name in state if '_convs.2.' in name}
-    assert last == {name.replace('.2.1.', '.2.0.') for name in theirs.state_dict()
-                    if '_convs.2.1.' in name}
-    theirs.load_state_dict({name: value for name, value in state.items() if name not in last},
-                           strict=False)
+    assert last == {
+        name.replace('.2.1.', '.2.0.') for name in theirs.state_dict() if '_convs.2.1.' in name
+    }
+    theirs.load_state_dict(
+        {name: value for name, value in state.items() if name not in last}, strict=False
+    )
     maps = [torch.randn(2, channels, 6, 5) for channels in (8, 16, 12)]
     for ours_each, theirs_each in zip(ours(maps), theirs(maps), strict=True):
-        assert all(torch.equal(a, b) for a, b in
-                   zip(ours_each[:2], theirs_each[:2], strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(ours_each[:2], theirs_each[:2], strict=True))
     scores, boxes = ours(maps)
     assert torch.equal(scores[2], ours.cls_convs[2][0](maps[2]))
     assert boxes[2].shape == (2, 24, 6, 5)
@@ -173,8 +217,14 @@ def test_last_predictor_of_the_head_is_one_convolution() -> None:
 def priors_by_the_rule() -> np.ndarray:
     """Return SSD's priors (centre x, y, width, height), written down from pytorch-ssd's rule."""
     priors = []
-    levels = [(19, 16, 60, 105), (10, 32, 105, 150), (5, 64, 150, 195), (3, 100, 195, 240),
-              (2, 150, 240, 285), (1, 300, 285, 330)]
+    levels = [
+        (19, 16, 60, 105),
+        (10, 32, 105, 150),
+        (5, 64, 150, 195),
+        (3, 100, 195, 240),
+        (2, 150, 240, 285),
+        (1, 300, 285, 330),
+    ]
     for cells, stride, smallest, largest in levels:
         for row in range(cells):
             for column in range(cells):
@@ -182,8 +232,10 @@ def priors_by_the_rule() -> np.ndarray:
                 between = math.sqrt(smallest * largest)
                 sizes = [(smallest, smallest), (between, between)]
                 for ratio in (2, 3):
-                    sizes += [(smallest * ratio**0.5, smallest / ratio**0.5),
-                              (smallest / ratio**0.5, smallest * ratio**0.5)]
+                    sizes += [
+                        (smallest * ratio**0.5, smallest / ratio**0.5),
+                        (smallest / ratio**0.5, smallest * ratio**0.5),
+                    ]
                 priors += [[*centre, *size] for size in sizes]
     return np.array(priors).clip(0, 300)
 
@@ -194,8 +246,9 @@ def test_the_3000_priors_are_those_of_the_rule() -> None:
     corners = torch.cat(levels).double().numpy()
     wanted = priors_by_the_rule()
     assert corners.shape == wanted.shape == (3000, 4)
-    got = np.concatenate([(corners[:, :2] + corners[:, 2:]) / 2,
-                          corners[:, 2:] - corners[:, :2]], axis=1)
+    got = np.concatenate(
+        [(corners[:, :2] + corners[:, 2:]) / 2, corners[:, 2:] - corners[:, :2]], axis=1
+    )
     np.testing.assert_allclose(got, wanted, atol=1e-4)
     # Clipping is of size and centre: 9.5 x 32 is outside, and so is a side of 285 sqrt(2).
     assert got[:, :2].max() == 300 and got[:, 2:].max() == 300
@@ -204,6 +257,6 @@ def test_the_3000_priors_are_those_of_the_rule() -> None:
     raw = torch.cat(unclipped.grid_priors([(n, n) for n in (19, 10, 5, 3, 2, 1)], device='cpu'))
     assert (raw[:, 2] - raw[:, 0]).max() > 400
     changed = (np.abs(raw.double().numpy() - corners) > 1e-3).any(1)
-    assert not changed[:19 * 19 * 6].any() and changed[-1]
+    assert not changed[: 19 * 19 * 6].any() and changed[-1]
     with pytest.raises(ValueError, match='input_size must be at least 1, got 0'):
         TASK_UTILS.build(dict(ANCHORS, input_size=0))

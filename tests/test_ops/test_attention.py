@@ -13,16 +13,25 @@ from kronattn_mm.ops import dot_product_attention, efficient_attention, template
 
 OPERATORS = {
     efficient_attention: reference.efficient_attention,
-    dot_product_attention: reference.dot_product_attention
+    dot_product_attention: reference.dot_product_attention,
 }
 both_operators = pytest.mark.parametrize('operator', OPERATORS, ids=lambda f: f.__name__)
 both_normalizations = pytest.mark.parametrize('normalization', ['softmax', 'scaling'])
 
 
-def inputs(d_k: int, d_v: int, m: int, n: int, leading: tuple[int, ...] = (), scale: float = 1.,
-           dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:
-    return tuple((scale * torch.randn(*leading, *shape, dtype=torch.float64)).to(dtype)
-                 for shape in ((d_k, m), (d_k, n), (d_v, n)))
+def inputs(
+    d_k: int,
+    d_v: int,
+    m: int,
+    n: int,
+    leading: tuple[int, ...] = (),
+    scale: float = 1.0,
+    dtype: torch.dtype = torch.float64,
+) -> tuple[torch.Tensor, ...]:
+    return tuple(
+        (scale * torch.randn(*leading, *shape, dtype=torch.float64)).to(dtype)
+        for shape in ((d_k, m), (d_k, n), (d_v, n))
+    )
 
 
 def expected(operator, query, key, value, normalization) -> np.ndarray:
@@ -38,8 +47,13 @@ def relative_error(actual: torch.Tensor, wanted: np.ndarray) -> float:
 @both_operators
 @both_normalizations
 @settings(max_examples=25, deadline=None)
-@given(st.integers(1, 7), st.integers(1, 7), st.integers(1, 9), st.integers(1, 9),
-       st.sampled_from([0.1, 1., 30.]))
+@given(
+    st.integers(1, 7),
+    st.integers(1, 7),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.sampled_from([0.1, 1.0, 30.0]),
+)
 def test_equations(operator, normalization, d_k, d_v, m, n, scale):
     data = inputs(d_k, d_v, m, n, scale=scale)
     wanted = expected(operator, *data, normalization)
@@ -68,20 +82,24 @@ def test_leading_dimensions_are_independent(operator, normalization):
 def test_equal_under_scaling(d_k, d_v, m, n):
     """Section 3.3: with scaling, efficient and dot-product attention are the same function."""
     data = inputs(d_k, d_v, m, n)
-    torch.testing.assert_close(efficient_attention(*data, 'scaling'),
-                               dot_product_attention(*data, 'scaling'), rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(
+        efficient_attention(*data, 'scaling'),
+        dot_product_attention(*data, 'scaling'),
+        rtol=1e-12,
+        atol=1e-13,
+    )
 
 
 def test_softmax_similarities_are_distributions():
     """Section 3.3: each query's implied similarities are positive and sum to one."""
-    query, key, _ = inputs(5, 1, 7, 11, scale=3.)
+    query, key, _ = inputs(5, 1, 7, 11, scale=3.0)
     similarity = efficient_attention(query, key, torch.eye(11, dtype=torch.float64))
     assert (similarity >= 0).all()
     torch.testing.assert_close(similarity.sum(0), torch.ones(7, dtype=torch.float64))
 
 
 def test_softmax_result_is_a_mix_of_values():
-    query, key, value = inputs(5, 3, 7, 11, scale=10.)
+    query, key, value = inputs(5, 3, 7, 11, scale=10.0)
     attended = efficient_attention(query, key, value)
     low, high = value.amin(-1, keepdim=True), value.amax(-1, keepdim=True)
     assert (attended >= low - 1e-12).all() and (attended <= high + 1e-12).all()
@@ -111,8 +129,7 @@ def test_half_precision_sums_in_float32(operator, normalization, dtype):
     actual = operator(*data, normalization)
     assert actual.dtype == dtype
     # Only the result is rounded: the error is at most that of writing down the exact result.
-    assert relative_error(actual, expected(operator, *data, normalization)) < \
-        torch.finfo(dtype).eps
+    assert relative_error(actual, expected(operator, *data, normalization)) < torch.finfo(dtype).eps
 
 
 @both_normalizations
@@ -120,9 +137,10 @@ def test_half_precision_sums_in_float32(operator, normalization, dtype):
 def test_float16_range_at_high_resolution(normalization, autocast):
     """Values near 20 at 200 x 304: an unnormalised sum over the positions would be infinite."""
     n = 200 * 304
-    query, key, value = (20 + torch.randn(channels, n, dtype=torch.float64)
-                         for channels in (4, 4, 3))
-    query = query * torch.tensor([1., -1., 1., -1.])[:, None]  # keeps the result in range
+    query, key, value = (
+        20 + torch.randn(channels, n, dtype=torch.float64) for channels in (4, 4, 3)
+    )
+    query = query * torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None]  # keeps the result in range
     data = [tensor.half() for tensor in (query, key, value)]
     with torch.autocast('cpu', dtype=torch.bfloat16, enabled=autocast):
         actual = efficient_attention(*data, normalization)
@@ -136,13 +154,17 @@ def test_float16_range_at_high_resolution(normalization, autocast):
 def test_queries_in_turns_change_nothing(normalization, leading, monkeypatch):
     """In inference on a CPU large similarities are computed a block of queries at a time."""
     from kronattn_mm.ops import dot_product_attention as function
+
     module = importlib.import_module('kronattn_mm.ops.dot_product_attention')
     data = inputs(3, 4, 100, 50, leading=leading)
     whole = function(*(tensor.clone().requires_grad_() for tensor in data), normalization)
     sizes = []
     attend = module._attend
-    monkeypatch.setattr(module, '_attend', lambda query, *rest: (
-        sizes.append(query.shape[-1]), attend(query, *rest))[1])
+    monkeypatch.setattr(
+        module,
+        '_attend',
+        lambda query, *rest: (sizes.append(query.shape[-1]), attend(query, *rest))[1],
+    )
     monkeypatch.setattr(module, '_SPLIT_BYTES', 0)
     monkeypatch.setattr(module, '_BLOCK_BYTES', 50 * 8 * 30)
     parts = function(*data, normalization)
@@ -177,4 +199,4 @@ def test_bad_input(operator):
     with pytest.raises(TypeError, match='floating-point tensor, got torch.int64'):
         operator(query.long(), key, value)
     with pytest.raises(TypeError, match='floating-point tensor, got list'):
-        operator([1.], key, value)
+        operator([1.0], key, value)

@@ -22,13 +22,16 @@ def run(code: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize('package', ['kronattn_mm', 'kronattn_mm.ops', 'kronattn_mm.layers'])
 def test_import_without_openmmlab(package):
-    result = run(f'import {package}\n'
-                 'print(sorted(m for m in sys.modules if m.split(".")[0] in BLOCKED))')
+    result = run(
+        f'import {package}\nprint(sorted(m for m in sys.modules if m.split(".")[0] in BLOCKED))'
+    )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip().endswith('[]')
 
 
 def test_layer_runs_without_openmmlab():
-    result = run('import torch; from kronattn_mm.layers import EfficientAttention2d as E\n'
-                 'x = torch.rand(1, 8, 3, 5); print(torch.equal(E(8, 4, 4)(x), x))')
+    result = run(
+        'import torch; from kronattn_mm.layers import EfficientAttention2d as E\n'
+        'x = torch.rand(1, 8, 3, 5); print(torch.equal(E(8, 4, 4)(x), x))'
+    )
     assert result.stdout.strip() == 'True', result.stderr

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from kronattn_mm.ops import axis_averages, dot_product_attention, outer_sum
 
-SHAPES = st.one_of(st.tuples(st.integers(1, 6), st.integers(1, 6)),
-                   st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4)))
+SHAPES = st.one_of(
+    st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4)),
+)
 
 
 def kao(x: torch.Tensor, mode: str) -> torch.Tensor:
@@ -34,8 +36,8 @@ def test_averages(batch, channels, shape):
 
 
 def test_width_block_comes_first():
-    x = torch.arange(6.).reshape(1, 1, 2, 3)
-    assert axis_averages(x).tolist() == [[[1.5, 2.5, 3.5, 1., 4.]]]
+    x = torch.arange(6.0).reshape(1, 1, 2, 3)
+    assert axis_averages(x).tolist() == [[[1.5, 2.5, 3.5, 1.0, 4.0]]]
 
 
 @pytest.mark.parametrize('mode', ['kv', 'qkv'])
@@ -102,9 +104,12 @@ def test_bad_input():
     with pytest.raises(TypeError, match='floating-point tensor, got torch.int64'):
         axis_averages(torch.zeros(1, 1, 2, 2, dtype=torch.int64))
     with pytest.raises(TypeError, match='got list'):
-        axis_averages([1.])
+        axis_averages([1.0])
     with pytest.raises(ValueError, match=r'got shape \(3, 4\)'):
         axis_averages(torch.zeros(3, 4))
-    with pytest.raises(ValueError, match=r'\(batch, channels, 5\) for a map of 2 x 3, '
-                                         r'got \(1, 2, 6\)'):
+    with pytest.raises(
+        ValueError,
+        match=r'\(batch, channels, 5\) for a map of 2 x 3, '
+        r'got \(1, 2, 6\)',
+    ):
         outer_sum(torch.zeros(1, 2, 6), (2, 3))

@@ -17,8 +17,9 @@ LAYERS = {1: EfficientAttention1d, 2: EfficientAttention2d, 3: EfficientAttentio
 
 def layer_of(dims=2, dtype=torch.float64, **arguments):
     torch.manual_seed(0)
-    layer = LAYERS[dims](zero_init=False, **{**dict(in_channels=6, key_channels=4,
-                                                    value_channels=8), **arguments}).to(dtype)
+    layer = LAYERS[dims](
+        zero_init=False, **{**dict(in_channels=6, key_channels=4, value_channels=8), **arguments}
+    ).to(dtype)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.normal_()
@@ -26,9 +27,13 @@ def layer_of(dims=2, dtype=torch.float64, **arguments):
 
 
 def projections(layer):
-    return Projections(*[tensor for conv in (layer.keys, layer.queries, layer.values,
-                                             layer.reprojection)
-                         for tensor in (conv.weight.flatten(1), conv.bias)])
+    return Projections(
+        *[
+            tensor
+            for conv in (layer.keys, layer.queries, layer.values, layer.reprojection)
+            for tensor in (conv.weight.flatten(1), conv.bias)
+        ]
+    )
 
 
 def run(layer, x, gradient, backend):
@@ -44,9 +49,12 @@ def assert_equal_results(layer, x, tolerance=1e-12):
     gradient = torch.randn_like(x)
     wanted, dx, weights = run(layer, x, gradient, 'reference')
     actual, our_dx, our_weights = run(layer, x, gradient, 'torch')
-    for ours, theirs in ((actual, wanted), (our_dx, dx),
-                         *((our_weights[name], weights[name]) for name in weights)):
-        scale = max(float(theirs.abs().max()), 1.)
+    for ours, theirs in (
+        (actual, wanted),
+        (our_dx, dx),
+        *((our_weights[name], weights[name]) for name in weights),
+    ):
+        scale = max(float(theirs.abs().max()), 1.0)
         assert (ours - theirs).abs().max() < tolerance * scale
 
 
@@ -55,13 +63,20 @@ def assert_equal_results(layer, x, tolerance=1e-12):
 def test_equals_the_straightforward_form(data):
     dims = data.draw(st.integers(1, 3))
     heads = data.draw(st.sampled_from([1, 2]))
-    layer = layer_of(dims, num_heads=heads,
-                     key_channels=heads * data.draw(st.integers(1, 3)),
-                     value_channels=heads * data.draw(st.integers(1, 3)),
-                     in_channels=data.draw(st.integers(1, 7)),
-                     normalization=data.draw(st.sampled_from(['softmax', 'scaling'])))
-    x = torch.randn(data.draw(st.integers(1, 2)), layer.in_channels,
-                    *[data.draw(st.integers(1, 5)) for _ in range(dims)], dtype=torch.float64)
+    layer = layer_of(
+        dims,
+        num_heads=heads,
+        key_channels=heads * data.draw(st.integers(1, 3)),
+        value_channels=heads * data.draw(st.integers(1, 3)),
+        in_channels=data.draw(st.integers(1, 7)),
+        normalization=data.draw(st.sampled_from(['softmax', 'scaling'])),
+    )
+    x = torch.randn(
+        data.draw(st.integers(1, 2)),
+        layer.in_channels,
+        *[data.draw(st.integers(1, 5)) for _ in range(dims)],
+        dtype=torch.float64,
+    )
     tile = data.draw(st.sampled_from([1, 3, 1000]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(regrouped, '_TILE', tile)
@@ -140,8 +155,10 @@ def kept(layer, x, backend):
             storages[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), \
-            use_backend(backend):
+    with (
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        use_backend(backend),
+    ):
         y = layer(x)
     del y
     return sum(storages.values())
@@ -160,7 +177,7 @@ def test_only_once_differentiable():
     x = torch.randn(1, 6, 5, 5, dtype=torch.float64, requires_grad=True)
     with use_backend('torch'):
         y = layer(x)
-    first, = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match='once_differentiable'):
         first.sum().backward()
 
@@ -169,11 +186,13 @@ class TestWhenItRuns:
     @pytest.fixture(autouse=True)
     def count(self, monkeypatch):
         from kronattn_mm.layers import efficient_attention
+
         self.calls = []
 
         def counted(*arguments):
             self.calls.append(arguments)
             return regrouped_attention(*arguments)
+
         monkeypatch.setattr(efficient_attention, 'regrouped_attention', counted)
 
     def regroups(self, layer, x):
@@ -193,8 +212,11 @@ class TestWhenItRuns:
         assert not self.regroups(layer, torch.randn(1, 64, 40, 40))
 
     def test_backends(self, monkeypatch):
-        layer, large, small = EfficientAttention2d(8, 4, 4), torch.randn(1, 8, 9, 9), torch.randn(
-            1, 8, 1, 1)
+        layer, large, small = (
+            EfficientAttention2d(8, 4, 4),
+            torch.randn(1, 8, 9, 9),
+            torch.randn(1, 8, 1, 1),
+        )
         assert self.regroups(layer, large) and not self.regroups(layer, small)
         with use_backend('torch'):
             assert self.regroups(layer, small)
@@ -206,8 +228,10 @@ class TestWhenItRuns:
         with use_backend('auto'):
             assert self.regroups(layer, large)
         monkeypatch.setenv('KRONATTN_BACKEND', 'fast')
-        with pytest.raises(ValueError, match="KRONATTN_BACKEND must be one of 'auto', 'torch', "
-                           "'reference', got 'fast'"):
+        with pytest.raises(
+            ValueError,
+            match="KRONATTN_BACKEND must be one of 'auto', 'torch', 'reference', got 'fast'",
+        ):
             layer(large)
         with pytest.raises(ValueError, match="got 'triton'"), use_backend('triton'):
             pass
@@ -246,7 +270,7 @@ class TestWhenItRuns:
         assert not self.regroups(copy.deepcopy(layer).to('meta'), x.to('meta'))
         self.calls.clear()
         torch.jit.trace(layer, x, check_trace=False)
-        torch.export.export(layer, (x, ))
+        torch.export.export(layer, (x,))
         torch.func.vmap(layer)(x[None])
         assert not self.calls
 

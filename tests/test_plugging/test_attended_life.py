@@ -83,9 +83,13 @@ def test_on_off_shared_and_out(layer, tmp_path):
 
 
 def test_norms_that_are_held_are_said_to_be():
-    module = plug(plain(), convs=[dict(at='layer1', layer=dict(TYPES['shift_balance'],
-                                                             norm_eval=True)),
-                                  dict(at='layer2', layer=TYPES['shift_balance'])])
+    module = plug(
+        plain(),
+        convs=[
+            dict(at='layer1', layer=dict(TYPES['shift_balance'], norm_eval=True)),
+            dict(at='layer2', layer=TYPES['shift_balance']),
+        ],
+    )
     module.train()
     assert {row.norms for row in attention_status(module) if 'layer1' in row.name} == {'eval'}
     assert {row.norms for row in attention_status(module) if 'layer2' in row.name} == {'train'}

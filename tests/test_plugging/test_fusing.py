@@ -14,12 +14,18 @@ from kronattn_mm.plugging import fused, unplug
 TYPES = ['ShiftBalanceConv2d', 'SqueezeExciteConv2d', 'DynamicConv2d', 'CondConv2d']
 
 
-def plugged(kind='ShiftBalanceConv2d', base='mmdet.MobileNetV2', at='layer*', arguments=None,
-            **layer):
+def plugged(
+    kind='ShiftBalanceConv2d', base='mmdet.MobileNetV2', at='layer*', arguments=None, **layer
+):
     torch.manual_seed(0)
-    return MODELS.build(dict(
-        type='kronattn_mm.Plugged', base=base,
-        convs=[dict(at=at, layer=dict(type=f'kronattn_mm.{kind}', **layer))], **(arguments or {})))
+    return MODELS.build(
+        dict(
+            type='kronattn_mm.Plugged',
+            base=base,
+            convs=[dict(at=at, layer=dict(type=f'kronattn_mm.{kind}', **layer))],
+            **(arguments or {}),
+        )
+    )
 
 
 def with_statistics(model):
@@ -42,7 +48,7 @@ class TestAfterNorm:
         x = torch.randn(2, 16, 9, 9)
         module = block.expand_conv
         conv = module.conv
-        branch = (conv.attention.lambda_ * super(type(conv.attention), conv.attention).forward(x))
+        branch = conv.attention.lambda_ * super(type(conv.attention), conv.attention).forward(x)
         wanted = module.activate(module.bn(conv.trunk(x)) + branch[:, :, None, None])
         assert torch.equal(module(x), wanted)
         before = with_statistics(plugged()).layer2[0].expand_conv
@@ -55,7 +61,7 @@ class TestAfterNorm:
         assert torch.equal(module(x), wanted)
 
     def test_lambda_of_zero_is_the_plain_network(self):
-        model = plugged(place='after_norm', lambda_init=0.)
+        model = plugged(place='after_norm', lambda_init=0.0)
         plain = MODELS.build(dict(type='mmdet.MobileNetV2'))
         assert not model.load_state_dict(plain.state_dict(), strict=False).unexpected_keys
         model.eval(), plain.eval()
@@ -66,13 +72,17 @@ class TestAfterNorm:
     def test_copies_sync_batch_norm_and_fusing_keep_it(self, kind):
         from mmcv.cnn import fuse_conv_bn
         from mmengine.model import revert_sync_batchnorm
+
         model = with_statistics(plugged(kind, place='after_norm'))
         x = torch.randn(2, 3, 64, 64)
         wanted = model(x)
         copied = copy.deepcopy(model)
         for changed in (
-                copied, revert_sync_batchnorm(nn.SyncBatchNorm.convert_sync_batchnorm(
-                    copy.deepcopy(model))), fuse_conv_bn(copy.deepcopy(model)), fused(model)):
+            copied,
+            revert_sync_batchnorm(nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(model))),
+            fuse_conv_bn(copy.deepcopy(model)),
+            fused(model),
+        ):
             for actual, expected in zip(changed(x), wanted, strict=True):
                 torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
         with torch.no_grad():
@@ -84,8 +94,11 @@ class TestAfterNorm:
         model = plugged(place='after_norm')
         model.train()
         sum(out.square().mean() for out in model(torch.randn(2, 3, 64, 64))).backward()
-        assert all(parameter.grad is not None for name, parameter in model.named_parameters()
-                   if '.attention.' in name)
+        assert all(
+            parameter.grad is not None
+            for name, parameter in model.named_parameters()
+            if '.attention.' in name
+        )
 
     def test_taken_out_again(self):
         model = plugged(place='after_norm')
@@ -101,8 +114,12 @@ class TestAfterNorm:
 
     def test_needs_a_conv_module(self):
         with pytest.raises(ValueError, match="'conv1' of a BasicBlock"):
-            plugged(base='mmdet.ResNet', at='layer1.0.conv1', place='after_norm',
-                    arguments=dict(depth=18))
+            plugged(
+                base='mmdet.ResNet',
+                at='layer1.0.conv1',
+                place='after_norm',
+                arguments=dict(depth=18),
+            )
 
 
 class TestFused:
@@ -118,17 +135,22 @@ class TestFused:
         assert not any(parameter.requires_grad for parameter in copied.parameters())
 
     def test_norms_beside_the_convolution(self):
-        model = with_statistics(plugged(base='mmdet.ResNet', at='layer*',
-                                        arguments=dict(depth=18)))
+        model = with_statistics(plugged(base='mmdet.ResNet', at='layer*', arguments=dict(depth=18)))
         copied = fused(model, torch.randn(1, 3, 64, 64))
         assert not any(isinstance(module, _BatchNorm) for module in copied.modules())
 
     def test_blocks(self):
         torch.manual_seed(0)
         layer = dict(type='kronattn_mm.ShiftBalance2d')
-        model = with_statistics(MODELS.build(dict(
-            type='kronattn_mm.Plugged', base='mmdet.MobileNetV2',
-            insert=[dict(at='layer4', layer=layer)])))
+        model = with_statistics(
+            MODELS.build(
+                dict(
+                    type='kronattn_mm.Plugged',
+                    base='mmdet.MobileNetV2',
+                    insert=[dict(at='layer4', layer=layer)],
+                )
+            )
+        )
         copied = fused(model, torch.randn(1, 3, 64, 64))
         assert not any(isinstance(module, _BatchNorm) for module in copied.modules())
 
@@ -143,8 +165,14 @@ class TestFused:
         class Crossed(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.conv = MODELS.build(dict(type='kronattn_mm.ShiftBalanceConv2d',
-                                              in_channels=3, out_channels=3, kernel_size=1))
+                self.conv = MODELS.build(
+                    dict(
+                        type='kronattn_mm.ShiftBalanceConv2d',
+                        in_channels=3,
+                        out_channels=3,
+                        kernel_size=1,
+                    )
+                )
                 self.norm = nn.BatchNorm2d(3)
 
             def forward(self, x):
@@ -155,10 +183,19 @@ class TestFused:
             fused(model, torch.randn(1, 3, 8, 8))
 
     def test_switched_off_is_refused(self):
-        model = MODELS.build(dict(
-            type='kronattn_mm.Plugged', base='mmdet.MobileNetV2',
-            convs=[dict(at='layer1', enabled=False,
-                        layer=dict(type='kronattn_mm.ShiftBalanceConv2d'))]))
+        model = MODELS.build(
+            dict(
+                type='kronattn_mm.Plugged',
+                base='mmdet.MobileNetV2',
+                convs=[
+                    dict(
+                        at='layer1',
+                        enabled=False,
+                        layer=dict(type='kronattn_mm.ShiftBalanceConv2d'),
+                    )
+                ],
+            )
+        )
         with pytest.raises(ValueError, match='switched off or scaled'):
             fused(model)
 
@@ -166,19 +203,27 @@ class TestFused:
 class Chain(nn.Module):
     def __init__(self):
         super().__init__()
-        self.chain = nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU(), nn.Conv2d(3, 3, 1),
-                                   nn.BatchNorm2d(3))
+        self.chain = nn.Sequential(
+            nn.Conv2d(3, 3, 1), nn.ReLU(), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+        )
 
     def forward(self, x):
         return self.chain(x)
 
 
 def test_a_norm_that_fusing_would_give_to_another_convolution():
-    with pytest.raises(ValueError, match="'2' of Sequential lies between the convolution '0' and "
-                       "the batch norm '3'"):
+    with pytest.raises(
+        ValueError,
+        match="'2' of Sequential lies between the convolution '0' and the batch norm '3'",
+    ):
         plugged(base=Chain, at='chain.2')
     plugged(base=Chain, at='chain')
     plugged(base=Chain, at='chain.0')
     layers = [dict(type=f'kronattn_mm.{kind}') for kind in TYPES[:2]]
-    MODELS.build(dict(type='kronattn_mm.Plugged', base=Chain, convs=[
-        dict(at='chain.2', layer=layers[0]), dict(at='chain.0', layer=layers[1])]))
+    MODELS.build(
+        dict(
+            type='kronattn_mm.Plugged',
+            base=Chain,
+            convs=[dict(at='chain.2', layer=layers[0]), dict(at='chain.0', layer=layers[1])],
+        )
+    )

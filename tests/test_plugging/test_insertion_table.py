@@ -26,6 +26,7 @@ def image(height: int = 64, width: int = 96) -> torch.Tensor:
 def pyramid(*channels: int) -> Callable[[int, int], list[torch.Tensor]]:
     def make(height: int = 32, width: int = 48) -> list[torch.Tensor]:
         return [torch.randn(2, c, height >> i, width >> i) for i, c in enumerate(channels)]
+
     return make
 
 
@@ -52,9 +53,14 @@ class Case:
 
     def plugged(self, **layer: Any) -> nn.Module:
         pytest.importorskip(self.base.split('.')[0])
-        return self._initialised(dict(type='kronattn_mm.Plugged', base=self.base,
-                                      insert=[dict(at=self.at, layer={**EA, **layer})],
-                                      **self.arguments))
+        return self._initialised(
+            dict(
+                type='kronattn_mm.Plugged',
+                base=self.base,
+                insert=[dict(at=self.at, layer={**EA, **layer})],
+                **self.arguments,
+            )
+        )
 
     def _initialised(self, config: dict[str, Any]) -> nn.Module:
         module = MODELS.build(config)
@@ -78,44 +84,103 @@ FPN = [f'fpn{i}' for i in range(1, 6)]
 SMALL_PYRAMID = (64, 128, 256, 512)
 CASES = {
     'resnet18': Case('mmdet.ResNet', 'res1-4', RES, dict(depth=18)),
-    'resnet50': Case('mmdet.ResNet', 'res3-4', RES[2:], dict(
-        depth=50, frozen_stages=1, norm_eval=True)),
-    'resnext50': Case('mmdet.ResNeXt', 'res3-4', RES[2:], dict(
-        depth=50, groups=32, base_width=4)),
-    'mobilenetv2': Case('mmdet.MobileNetV2', 'layer3-5+layer7.0', [
-        'layer3', 'layer4', 'layer5', 'layer7.0'], dict(widen_factor=0.5)),
-    'ssdvgg': Case('mmdet.SSDVGG', 'features.22+out1', ['features.22', 'out1'], dict(
-        depth=16, ceil_mode=True, out_indices=(3, 4), out_feature_indices=(22, 34))),
-    'swin': Case('mmdet.SwinTransformer', 'out1-3', ['out1', 'out2', 'out3'], dict(
-        embed_dims=24, depths=(1, 1, 1, 1), num_heads=(1, 2, 3, 4)),
+    'resnet50': Case(
+        'mmdet.ResNet', 'res3-4', RES[2:], dict(depth=50, frozen_stages=1, norm_eval=True)
+    ),
+    'resnext50': Case('mmdet.ResNeXt', 'res3-4', RES[2:], dict(depth=50, groups=32, base_width=4)),
+    'mobilenetv2': Case(
+        'mmdet.MobileNetV2',
+        'layer3-5+layer7.0',
+        ['layer3', 'layer4', 'layer5', 'layer7.0'],
+        dict(widen_factor=0.5),
+    ),
+    'ssdvgg': Case(
+        'mmdet.SSDVGG',
+        'features.22+out1',
+        ['features.22', 'out1'],
+        dict(depth=16, ceil_mode=True, out_indices=(3, 4), out_feature_indices=(22, 34)),
+    ),
+    'swin': Case(
+        'mmdet.SwinTransformer',
+        'out1-3',
+        ['out1', 'out2', 'out3'],
+        dict(embed_dims=24, depths=(1, 1, 1, 1), num_heads=(1, 2, 3, 4)),
         # Swin pads maps that are no multiples of its window, stage by stage, and an exported graph
         # holds to what the first size needed.
         exported_sizes=1,
-        no_onnx='exporting it to ONNX takes minutes; compiled and exported by torch it is'),
-    'convnext': Case('mmpretrain.ConvNeXt', 'stages.1-2+out3', ['stages.1', 'stages.2', 'out3'],
-                     dict(arch=dict(depths=[1, 1, 1, 1], channels=[16, 32, 48, 64]),
-                          out_indices=[0, 1, 2, 3], gap_before_final_norm=False)),
-    'pvt': Case('mmdet.PyramidVisionTransformer', 'out0+out3', ['out0', 'out3'], dict(
-        embed_dims=16, num_layers=[1, 1, 1, 1], pretrain_img_size=64),
-        untraced='tracing it takes minutes; it is here for its init_weights'),
-    'fpn': Case('mmdet.FPN', 'fpn1-5', FPN, dict(
-        in_channels=list(SMALL_PYRAMID), out_channels=32, num_outs=5,
-        add_extra_convs='on_input'), pyramid(*SMALL_PYRAMID), ((32, 48), (48, 32), (40, 56))),
-    'pafpn': Case('mmdet.PAFPN', 'fpn1-5', FPN, dict(
-        in_channels=list(SMALL_PYRAMID), out_channels=32, num_outs=5),
-        pyramid(*SMALL_PYRAMID), ((32, 48), (48, 32), (48, 64))),
-    'ssdneck': Case('mmdet.SSDNeck', 'fpn1-6', [*FPN, 'fpn6'], dict(
-        in_channels=(512, 1024), out_channels=(512, 1024, 512, 256, 256, 256),
-        level_strides=(2, 2, 1, 1), level_paddings=(1, 1, 0, 0), l2_norm_scale=20),
-        pyramid(512, 1024), ((56, 56), (64, 64), (60, 72))),
-    'mmseg_backbone': Case('mmseg.ResNetV1c', 'res2+res4', ['res2', 'res4'], dict(
-        depth=18, strides=(1, 2, 1, 1), dilations=(1, 1, 2, 4))),
-    'mmseg_head': Case('mmseg.FCNHead', 'convs.0', ['convs.0'], dict(
-        in_channels=32, in_index=1, channels=16, num_classes=5, norm_cfg=dict(type='BN')),
-        pyramid(16, 32), ((32, 48), (48, 32), (40, 56))),
-    'mask_head': Case('mmdet.FCNMaskHead', 'convs.1+upsample', ['convs.1', 'upsample'], dict(
-        in_channels=16, num_convs=2, conv_out_channels=16, num_classes=4),
-        lambda height=14, width=14: torch.randn(3, 16, height, width), ((14, 14), (14, 18))),
+        no_onnx='exporting it to ONNX takes minutes; compiled and exported by torch it is',
+    ),
+    'convnext': Case(
+        'mmpretrain.ConvNeXt',
+        'stages.1-2+out3',
+        ['stages.1', 'stages.2', 'out3'],
+        dict(
+            arch=dict(depths=[1, 1, 1, 1], channels=[16, 32, 48, 64]),
+            out_indices=[0, 1, 2, 3],
+            gap_before_final_norm=False,
+        ),
+    ),
+    'pvt': Case(
+        'mmdet.PyramidVisionTransformer',
+        'out0+out3',
+        ['out0', 'out3'],
+        dict(embed_dims=16, num_layers=[1, 1, 1, 1], pretrain_img_size=64),
+        untraced='tracing it takes minutes; it is here for its init_weights',
+    ),
+    'fpn': Case(
+        'mmdet.FPN',
+        'fpn1-5',
+        FPN,
+        dict(
+            in_channels=list(SMALL_PYRAMID), out_channels=32, num_outs=5, add_extra_convs='on_input'
+        ),
+        pyramid(*SMALL_PYRAMID),
+        ((32, 48), (48, 32), (40, 56)),
+    ),
+    'pafpn': Case(
+        'mmdet.PAFPN',
+        'fpn1-5',
+        FPN,
+        dict(in_channels=list(SMALL_PYRAMID), out_channels=32, num_outs=5),
+        pyramid(*SMALL_PYRAMID),
+        ((32, 48), (48, 32), (48, 64)),
+    ),
+    'ssdneck': Case(
+        'mmdet.SSDNeck',
+        'fpn1-6',
+        [*FPN, 'fpn6'],
+        dict(
+            in_channels=(512, 1024),
+            out_channels=(512, 1024, 512, 256, 256, 256),
+            level_strides=(2, 2, 1, 1),
+            level_paddings=(1, 1, 0, 0),
+            l2_norm_scale=20,
+        ),
+        pyramid(512, 1024),
+        ((56, 56), (64, 64), (60, 72)),
+    ),
+    'mmseg_backbone': Case(
+        'mmseg.ResNetV1c',
+        'res2+res4',
+        ['res2', 'res4'],
+        dict(depth=18, strides=(1, 2, 1, 1), dilations=(1, 1, 2, 4)),
+    ),
+    'mmseg_head': Case(
+        'mmseg.FCNHead',
+        'convs.0',
+        ['convs.0'],
+        dict(in_channels=32, in_index=1, channels=16, num_classes=5, norm_cfg=dict(type='BN')),
+        pyramid(16, 32),
+        ((32, 48), (48, 32), (40, 56)),
+    ),
+    'mask_head': Case(
+        'mmdet.FCNMaskHead',
+        'convs.1+upsample',
+        ['convs.1', 'upsample'],
+        dict(in_channels=16, num_convs=2, conv_out_channels=16, num_classes=4),
+        lambda height=14, width=14: torch.randn(3, 16, height, width),
+        ((14, 14), (14, 18)),
+    ),
 }
 each_case = pytest.mark.parametrize('case', CASES.values(), ids=list(CASES))
 
@@ -161,7 +226,7 @@ def test_bit_equal_at_init(case):
 def test_init_survives_the_parents(case):
     """The parent initialises everything inside it; zero stays zero, the rest stays our own."""
     module = case.plugged()
-    fixed = dict(type='Constant', val=7., layer=['Conv2d', 'Linear'])
+    fixed = dict(type='Constant', val=7.0, layer=['Conv2d', 'Linear'])
     if case.base not in ('mmdet.SwinTransformer', 'mmdet.PyramidVisionTransformer'):  # take none
         module.init_cfg = fixed
     module.init_weights()
@@ -215,7 +280,7 @@ def test_copies_are_independent(case):
 
 def close(actual: Any, wanted: Any) -> None:
     for a, b in zip(tensors(actual), tensors(wanted), strict=True):
-        scale = max(float(b.abs().max()), 1.)
+        scale = max(float(b.abs().max()), 1.0)
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4 * scale)
 
 
@@ -250,7 +315,7 @@ def test_export(case):
     x = case.inputs(*case.sizes[0])
     program = torch.export.export(module, (x,), dynamic_shapes=(dynamic_shapes(x),))
     with torch.no_grad():
-        for size in case.sizes[:case.exported_sizes]:
+        for size in case.sizes[: case.exported_sizes]:
             x = case.inputs(*size)
             close(program.module()(x), module(x))
 
@@ -266,10 +331,17 @@ def test_onnx_with_dynamic_sizes(case, tmp_path):
     x = case.inputs(*case.sizes[0])
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        torch.onnx.export(module, (x,), str(tmp_path / 'model.onnx'), dynamo=True, verbose=False,
-                          dynamic_shapes=(dynamic_shapes(x),))
-    session = runtime.InferenceSession(str(tmp_path / 'model.onnx'),
-                                       providers=['CPUExecutionProvider'])
+        torch.onnx.export(
+            module,
+            (x,),
+            str(tmp_path / 'model.onnx'),
+            dynamo=True,
+            verbose=False,
+            dynamic_shapes=(dynamic_shapes(x),),
+        )
+    session = runtime.InferenceSession(
+        str(tmp_path / 'model.onnx'), providers=['CPUExecutionProvider']
+    )
     for size in case.sizes:
         x = case.inputs(*size)
         # An output that no input reaches is dropped from the graph's inputs by the exporter.
@@ -280,5 +352,5 @@ def test_onnx_with_dynamic_sizes(case, tmp_path):
         with torch.no_grad():
             wanted = tensors(module(x))
         for actual, tensor in zip(session.run(None, given), wanted, strict=True):
-            scale = max(float(tensor.abs().max()), 1.)
+            scale = max(float(tensor.abs().max()), 1.0)
             np.testing.assert_allclose(actual, tensor.numpy(), rtol=1e-3, atol=1e-4 * scale)

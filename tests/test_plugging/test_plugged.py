@@ -18,8 +18,9 @@ EA = dict(type='kronattn_mm.EfficientAttention2d', key_channels=4, value_channel
 def plugged(*insert, base='mmdet.ResNet', **arguments):
     if base == 'mmdet.ResNet':
         arguments.setdefault('depth', 18)
-    return MODELS.build(dict(type='kronattn_mm.Plugged', base=base, insert=list(insert),
-                             **arguments))
+    return MODELS.build(
+        dict(type='kronattn_mm.Plugged', base=base, insert=list(insert), **arguments)
+    )
 
 
 def image():
@@ -55,9 +56,13 @@ def test_without_insertions_it_is_the_plain_module():
 def test_reachable_from_every_scope(scope):
     pytest.importorskip(scope)
     from mmengine.registry import init_default_scope
+
     init_default_scope(scope)
-    module = MODELS.build(dict(type='kronattn_mm.Plugged', base='ResNet', depth=18,
-                               insert=[dict(at='res4', layer=EA)]))
+    module = MODELS.build(
+        dict(
+            type='kronattn_mm.Plugged', base='ResNet', depth=18, insert=[dict(at='res4', layer=EA)]
+        )
+    )
     assert type(module).__module__.startswith(scope)
 
 
@@ -72,8 +77,9 @@ def test_layer_at_frozen_stage_trains():
 
 @pytest.mark.parametrize('norm_eval', [False, True])
 def test_norms_follow_the_layer_not_the_backbone(norm_eval):
-    module = plugged(dict(at='res3', layer=dict(type=NormLayer), norm_eval=norm_eval),
-                     norm_eval=True)
+    module = plugged(
+        dict(at='res3', layer=dict(type=NormLayer), norm_eval=norm_eval), norm_eval=True
+    )
     norm = module.attention.res3.norm
     for _ in range(2):
         module.train()
@@ -96,18 +102,26 @@ def test_norms_follow_the_layer_not_the_backbone(norm_eval):
     assert not norm.training
 
 
-@pytest.mark.parametrize('layer', [
-    dict(type='NonLocal2d', reduction=2),
-    dict(type='NonLocal2d', reduction=2, mode='dot_product', norm_cfg=dict(type='BN')),
-    dict(type='ContextBlock', ratio=0.25),
-    dict(type=NormLayer),
-    dict(type='kronattn_mm.RegularAttention2d', key_channels=4, value_channels=4, pooling=True),
-], ids=['NonLocal2d', 'NonLocal2d-norm', 'ContextBlock', 'own', 'RegularAttention2d'])
+@pytest.mark.parametrize(
+    'layer',
+    [
+        dict(type='NonLocal2d', reduction=2),
+        dict(type='NonLocal2d', reduction=2, mode='dot_product', norm_cfg=dict(type='BN')),
+        dict(type='ContextBlock', ratio=0.25),
+        dict(type=NormLayer),
+        dict(type='kronattn_mm.RegularAttention2d', key_channels=4, value_channels=4, pooling=True),
+    ],
+    ids=['NonLocal2d', 'NonLocal2d-norm', 'ContextBlock', 'own', 'RegularAttention2d'],
+)
 def test_layers_of_others(layer):
     plain = MODELS.build(dict(type='mmdet.ResNet', depth=18, init_cfg=None))
-    module = plugged(dict(at='res2-4', layer=layer), init_cfg=[
-        dict(type='Constant', val=3., layer=['Conv2d', 'LayerNorm']),
-        dict(type='Constant', val=1., layer=['_BatchNorm'])])
+    module = plugged(
+        dict(at='res2-4', layer=layer),
+        init_cfg=[
+            dict(type='Constant', val=3.0, layer=['Conv2d', 'LayerNorm']),
+            dict(type='Constant', val=1.0, layer=['_BatchNorm']),
+        ],
+    )
     module.init_weights()
     module.load_state_dict(plain.state_dict(), strict=False)
     plain.eval(), module.eval()
@@ -121,8 +135,10 @@ def test_layers_of_others(layer):
 
 
 def test_gradient_checkpointing_gives_the_same_gradients():
-    modules = [plugged(dict(at='res2-4', layer=dict(**EA, zero_init=False), with_cp=with_cp))
-               for with_cp in (False, True)]
+    modules = [
+        plugged(dict(at='res2-4', layer=dict(**EA, zero_init=False), with_cp=with_cp))
+        for with_cp in (False, True)
+    ]
     modules[1].load_state_dict(modules[0].state_dict())
     x = image()
     saved = []
@@ -130,7 +146,8 @@ def test_gradient_checkpointing_gives_the_same_gradients():
         module.train()
         sizes = []
         with torch.autograd.graph.saved_tensors_hooks(
-                lambda t, sizes=sizes: (sizes.append(t.numel()), t)[1], lambda t: t):
+            lambda t, sizes=sizes: (sizes.append(t.numel()), t)[1], lambda t: t
+        ):
             loss = sum(output.square().mean() for output in module(x))
         loss.backward()
         saved.append(sum(sizes))
@@ -155,6 +172,7 @@ def active(*insert, **arguments):
 @pytest.mark.parametrize('at', ['res1-4', 'layer1.0+layer4.1', 'maxpool', 'out0-3'])
 def test_survives_sync_batchnorm_and_fusing(at):
     from mmengine.model.utils import convert_sync_batchnorm
+
     module = active(dict(at=at, layer=EA))
     x = image()
     with torch.no_grad():
@@ -170,44 +188,81 @@ def test_survives_sync_batchnorm_and_fusing(at):
 
 def _fuse(module):
     from mmcv.cnn import fuse_conv_bn
+
     return fuse_conv_bn(module)
 
 
-@pytest.mark.parametrize('entry, error, message', [
-    (dict(at='res3', layer=dict(**EA, num_heads=3)), ValueError,
-     r'key_channels=4 and num_heads=3; 4 allows num_heads in \[1, 2, 4\]'),
-    (dict(at='res3', layer=dict(type='kronattn_mm.EfficientAttention2d', key_chanels=4)),
-     TypeError, "no argument 'key_chanels', did you mean 'key_channels'.*value given: 4"),
-    (dict(at='res3', layer=dict(type='kronattn_mm.EfficentAttention2d')), ValueError,
-     "did you mean 'kronattn_mm.EfficientAttention2d'"),
-    (dict(at='res3', layer=dict(type='EfficientAttention2d')), ValueError,
-     "did you mean 'kronattn_mm.EfficientAttention2d'"),
-    (dict(at='res3', layer=dict(type='mmcv.NonLocal2d')), ValueError, "did you mean 'NonLocal2d'"),
-    (dict(at='res3', layer=dict(key_channels=4)), ValueError, 'a layer needs a type'),
-    (dict(at='res3', layer='EfficientAttention2d'), TypeError, '`layer` must be a dict'),
-    (dict(at='res3'), ValueError, "has no 'layer'"),
-    (dict(layer=EA), ValueError, "has no 'at'"),
-    (dict(att='res3', layer=EA), ValueError, "unknown key 'att'.*keys are at, layer"),
-    (dict(at='res3', layer=EA, norm_eval='yes'), TypeError, '`norm_eval` must be True or False'),
-    (dict(at='res3', layer=dict(type='Conv2d', out_channels=8, kernel_size=3)), ValueError,
-     r"Conv2d at 'res3' must keep the shape of its input \(1, 256, 4, 4\).*\(1, 8, 2, 2\)"),
-    (dict(at='res3', layer=dict(type='kronattn_mm.EfficientAttention3d')), ValueError,
-     r"EfficientAttention3d cannot run at 'res3'.*\(1, 256, 4, 4\)"),
-    (dict(at='res3', layer=dict(**EA, in_channels=64)), ValueError, r"cannot run at 'res3'"),
-    ('res3', TypeError, 'must be a list of dicts'),
-])
+@pytest.mark.parametrize(
+    'entry, error, message',
+    [
+        (
+            dict(at='res3', layer=dict(**EA, num_heads=3)),
+            ValueError,
+            r'key_channels=4 and num_heads=3; 4 allows num_heads in \[1, 2, 4\]',
+        ),
+        (
+            dict(at='res3', layer=dict(type='kronattn_mm.EfficientAttention2d', key_chanels=4)),
+            TypeError,
+            "no argument 'key_chanels', did you mean 'key_channels'.*value given: 4",
+        ),
+        (
+            dict(at='res3', layer=dict(type='kronattn_mm.EfficentAttention2d')),
+            ValueError,
+            "did you mean 'kronattn_mm.EfficientAttention2d'",
+        ),
+        (
+            dict(at='res3', layer=dict(type='EfficientAttention2d')),
+            ValueError,
+            "did you mean 'kronattn_mm.EfficientAttention2d'",
+        ),
+        (
+            dict(at='res3', layer=dict(type='mmcv.NonLocal2d')),
+            ValueError,
+            "did you mean 'NonLocal2d'",
+        ),
+        (dict(at='res3', layer=dict(key_channels=4)), ValueError, 'a layer needs a type'),
+        (dict(at='res3', layer='EfficientAttention2d'), TypeError, '`layer` must be a dict'),
+        (dict(at='res3'), ValueError, "has no 'layer'"),
+        (dict(layer=EA), ValueError, "has no 'at'"),
+        (dict(att='res3', layer=EA), ValueError, "unknown key 'att'.*keys are at, layer"),
+        (
+            dict(at='res3', layer=EA, norm_eval='yes'),
+            TypeError,
+            '`norm_eval` must be True or False',
+        ),
+        (
+            dict(at='res3', layer=dict(type='Conv2d', out_channels=8, kernel_size=3)),
+            ValueError,
+            r"Conv2d at 'res3' must keep the shape of its input \(1, 256, 4, 4\).*\(1, 8, 2, 2\)",
+        ),
+        (
+            dict(at='res3', layer=dict(type='kronattn_mm.EfficientAttention3d')),
+            ValueError,
+            r"EfficientAttention3d cannot run at 'res3'.*\(1, 256, 4, 4\)",
+        ),
+        (dict(at='res3', layer=dict(**EA, in_channels=64)), ValueError, r"cannot run at 'res3'"),
+        ('res3', TypeError, 'must be a list of dicts'),
+    ],
+)
 def test_bad_entries(entry, error, message):
     with pytest.raises(error, match=message):
         plugged(entry)
 
 
 def test_bad_base():
-    with pytest.raises(ValueError, match="'mmdet.RseNet' is not registered; did you mean "
-                                         "'mmdet.ResNet'"):
+    with pytest.raises(
+        ValueError, match="'mmdet.RseNet' is not registered; did you mean 'mmdet.ResNet'"
+    ):
         plugged(base='mmdet.RseNet')
     with pytest.raises(TypeError, match='must be a list of dicts'):
-        MODELS.build(dict(type='kronattn_mm.Plugged', base='mmdet.ResNet', depth=18,
-                          insert=dict(at='res3', layer=EA)))
+        MODELS.build(
+            dict(
+                type='kronattn_mm.Plugged',
+                base='mmdet.ResNet',
+                depth=18,
+                insert=dict(at='res3', layer=EA),
+            )
+        )
     with pytest.raises(TypeError, match='dpeth'):
         plugged(base='mmdet.ResNet', dpeth=18, depth=18)
     with pytest.raises(ValueError, match='attribute `attention` of its own'):
@@ -239,6 +294,7 @@ def test_missing_operators_are_explained(monkeypatch):
     import importlib
 
     from kronattn_mm import environment
+
     real = importlib.import_module
 
     def broken(name, package=None):
@@ -253,24 +309,50 @@ def test_missing_operators_are_explained(monkeypatch):
 
 def detector():
     from mmengine.registry import init_default_scope
+
     init_default_scope('mmdet')
-    return MODELS.build(dict(
-        type='mmdet.RetinaNet', data_preprocessor=dict(type='mmdet.DetDataPreprocessor'),
-        backbone=dict(type='kronattn_mm.Plugged', base='mmdet.ResNet', depth=18,
-                      insert=[dict(at='res3', layer=EA)]),
-        neck=dict(type='kronattn_mm.Plugged', base='mmdet.FPN', in_channels=[128, 256, 512],
-                  out_channels=16, num_outs=3, start_level=0,
-                  insert=[dict(at='fpn1-3', layer=EA)]),
-        bbox_head=dict(type='kronattn_mm.Plugged', base='mmdet.RetinaHead', num_classes=2,
-                       in_channels=16, feat_channels=16, stacked_convs=1,
-                       insert=[dict(at='cls_convs.0', layer=EA)])))
+    return MODELS.build(
+        dict(
+            type='mmdet.RetinaNet',
+            data_preprocessor=dict(type='mmdet.DetDataPreprocessor'),
+            backbone=dict(
+                type='kronattn_mm.Plugged',
+                base='mmdet.ResNet',
+                depth=18,
+                insert=[dict(at='res3', layer=EA)],
+            ),
+            neck=dict(
+                type='kronattn_mm.Plugged',
+                base='mmdet.FPN',
+                in_channels=[128, 256, 512],
+                out_channels=16,
+                num_outs=3,
+                start_level=0,
+                insert=[dict(at='fpn1-3', layer=EA)],
+            ),
+            bbox_head=dict(
+                type='kronattn_mm.Plugged',
+                base='mmdet.RetinaHead',
+                num_classes=2,
+                in_channels=16,
+                feat_channels=16,
+                stacked_convs=1,
+                insert=[dict(at='cls_convs.0', layer=EA)],
+            ),
+        )
+    )
 
 
 def test_shapes_in_a_whole_detector():
     model = detector()
     model.backbone.out_indices = (1, 2, 3)
     assert list(inserted_layers(model)) == [
-        'backbone.res3', 'neck.fpn1', 'neck.fpn2', 'neck.fpn3', 'bbox_head.cls_convs.0']
+        'backbone.res3',
+        'neck.fpn1',
+        'neck.fpn2',
+        'neck.fpn3',
+        'bbox_head.cls_convs.0',
+    ]
     shapes = insertion_shapes(model, (320, 448))
     assert shapes['backbone.res3'] == (1, 256, 20, 28)
     assert shapes['neck.fpn1'] == (1, 16, 40, 56)

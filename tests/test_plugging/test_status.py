@@ -18,25 +18,50 @@ class GatedConv2d(nn.Conv2d):
 
     def __init__(self, *args, **geometry):
         super().__init__(*args, **geometry)
-        self.attention = nn.Sequential(nn.Conv2d(self.in_channels, self.out_channels, 1),
-                                       nn.BatchNorm2d(self.out_channels))
+        self.attention = nn.Sequential(
+            nn.Conv2d(self.in_channels, self.out_channels, 1), nn.BatchNorm2d(self.out_channels)
+        )
 
     def forward(self, x):
         return super().forward(x) * (1 + self.attention(x.mean((2, 3), keepdim=True)))
 
 
 def detector():
-    return MODELS.build(dict(
-        type='mmdet.RetinaNet', data_preprocessor=dict(type='mmdet.DetDataPreprocessor'),
-        backbone=dict(type='kronattn_mm.Plugged', base='mmdet.ResNet', depth=18,
-                      out_indices=(1, 2, 3), insert=[dict(at='res3', layer=EA, enabled=False)],
-                      convs=[dict(at='layer4.1.conv2', layer=dict(type=GatedConv2d))]),
-        neck=dict(type='kronattn_mm.Plugged', base='mmdet.FPN', in_channels=[128, 256, 512],
-                  out_channels=16, num_outs=3, insert=[
-                      dict(at='fpn1', layer=dict(type='NonLocal2d', reduction=2,
-                                                 norm_cfg=dict(type='BN')), norm_eval=True)]),
-        bbox_head=dict(type='mmdet.RetinaHead', num_classes=2, in_channels=16, feat_channels=16,
-                       stacked_convs=1)))
+    return MODELS.build(
+        dict(
+            type='mmdet.RetinaNet',
+            data_preprocessor=dict(type='mmdet.DetDataPreprocessor'),
+            backbone=dict(
+                type='kronattn_mm.Plugged',
+                base='mmdet.ResNet',
+                depth=18,
+                out_indices=(1, 2, 3),
+                insert=[dict(at='res3', layer=EA, enabled=False)],
+                convs=[dict(at='layer4.1.conv2', layer=dict(type=GatedConv2d))],
+            ),
+            neck=dict(
+                type='kronattn_mm.Plugged',
+                base='mmdet.FPN',
+                in_channels=[128, 256, 512],
+                out_channels=16,
+                num_outs=3,
+                insert=[
+                    dict(
+                        at='fpn1',
+                        layer=dict(type='NonLocal2d', reduction=2, norm_cfg=dict(type='BN')),
+                        norm_eval=True,
+                    )
+                ],
+            ),
+            bbox_head=dict(
+                type='mmdet.RetinaHead',
+                num_classes=2,
+                in_channels=16,
+                feat_channels=16,
+                stacked_convs=1,
+            ),
+        )
+    )
 
 
 def test_rows_of_a_detector():
@@ -52,7 +77,10 @@ def test_rows_of_a_detector():
     res3, fpn1, conv = rows.values()
     assert (res3.kind, fpn1.kind, conv.kind) == ('insert', 'insert', 'conv')
     assert (res3.layer, fpn1.layer, conv.layer) == (
-        'EfficientAttention2d', 'NonLocal2d', 'GatedConv2d')
+        'EfficientAttention2d',
+        'NonLocal2d',
+        'GatedConv2d',
+    )
     assert (res3.channels, fpn1.channels, conv.channels) == (256, 16, 512)
     # A layer that is off sees no input, and its shape and cost are told all the same.
     assert res3.shape == (1, 256, 8, 12)

@@ -20,8 +20,9 @@ class ShiftedConv2d(nn.Conv2d):
 
     def __init__(self, *args, **geometry):
         super().__init__(*args, **geometry)
-        self.attention = nn.Sequential(nn.Conv2d(self.in_channels, self.out_channels, 1),
-                                       nn.BatchNorm2d(self.out_channels))
+        self.attention = nn.Sequential(
+            nn.Conv2d(self.in_channels, self.out_channels, 1), nn.BatchNorm2d(self.out_channels)
+        )
 
     def forward(self, x):
         return super().forward(x) + self.attention(x.mean((2, 3), keepdim=True))
@@ -44,8 +45,16 @@ def plain(**arguments):
 
 def plugged(insert=(), convs=(), plain_state=None, **arguments):
     """A ResNet-18 with layers that all do something."""
-    module = MODELS.build(dict(type='kronattn_mm.Plugged', base='mmdet.ResNet', depth=18,
-                               insert=list(insert), convs=list(convs), **arguments))
+    module = MODELS.build(
+        dict(
+            type='kronattn_mm.Plugged',
+            base='mmdet.ResNet',
+            depth=18,
+            insert=list(insert),
+            convs=list(convs),
+            **arguments,
+        )
+    )
     module.eval()
     with torch.no_grad():
         for insertion in inserted_layers(module).values():
@@ -57,8 +66,11 @@ def plugged(insert=(), convs=(), plain_state=None, **arguments):
 
 
 def everything(plain_state=None):
-    return plugged([dict(at='res2-3', layer=EA), dict(at='out3', layer=dict(type='NonLocal2d'))],
-                   [dict(at='layer3', layer=dict(type=ShiftedConv2d))], plain_state)
+    return plugged(
+        [dict(at='res2-3', layer=EA), dict(at='out3', layer=dict(type='NonLocal2d'))],
+        [dict(at='layer3', layer=dict(type=ShiftedConv2d))],
+        plain_state,
+    )
 
 
 def image():
@@ -88,10 +100,15 @@ def test_all_off_is_the_plain_model_bit_for_bit():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize('points, off', [
-    ('res3', ['res3']), ('res2-3', ['res2', 'res3']), ('layer3.1', [
-        'layer3.1.conv1', 'layer3.1.conv2']),
-    ('*conv2+out3', ['out3', 'layer3.0.conv2', 'layer3.1.conv2'])])
+@pytest.mark.parametrize(
+    'points, off',
+    [
+        ('res3', ['res3']),
+        ('res2-3', ['res2', 'res3']),
+        ('layer3.1', ['layer3.1.conv1', 'layer3.1.conv2']),
+        ('*conv2+out3', ['out3', 'layer3.0.conv2', 'layer3.1.conv2']),
+    ],
+)
 def test_words_choose_points(points, off):
     module = everything()
     x = image()
@@ -105,11 +122,11 @@ def test_words_choose_points(points, off):
 
 @torch.no_grad()
 def test_scaled_is_between_plain_and_full():
-    base = plain(out_indices=(1, ))
-    module = plugged([dict(at='out0', layer=EA)], plain_state=base.state_dict(), out_indices=(1, ))
+    base = plain(out_indices=(1,))
+    module = plugged([dict(at='out0', layer=EA)], plain_state=base.state_dict(), out_indices=(1,))
     x = image()
     low, high = base(x)[0], module(x)[0]
-    for scale in (0.25, 0.5, -1., 2.):
+    for scale in (0.25, 0.5, -1.0, 2.0):
         with attention_scaled(module, scale):
             torch.testing.assert_close(module(x)[0], low + scale * (high - low))
     conv = plugged(convs=[dict(at='layer1.0.conv1', layer=dict(type=ShiftedConv2d))])
@@ -131,7 +148,7 @@ def test_nested_and_failing_contexts_restore_each_layer():
     outer = attention_disabled(module, 'res3')
     with outer, attention_scaled(module, 0.25):
         inside = state(module)
-        with outer, attention_disabled(module), attention_scaled(module, 3., 'layer3'):
+        with outer, attention_disabled(module), attention_scaled(module, 3.0, 'layer3'):
             assert not any(enabled for enabled, _ in state(module).values())
         assert state(module) == inside
         assert inside['res3'] == (False, 0.25) and inside['out3'] == (True, 0.25)
@@ -183,15 +200,22 @@ def test_copies_have_their_own_switches():
 
 @torch.no_grad()
 def test_compiled_layers_follow_their_switches():
-    module = plug(TwoConvs(), [dict(at='convs.1', layer=dict(EA, zero_init=False))],
-                  [dict(at='convs.0', layer=dict(type=ShiftedConv2d))])
+    module = plug(
+        TwoConvs(),
+        [dict(at='convs.1', layer=dict(EA, zero_init=False))],
+        [dict(at='convs.0', layer=dict(type=ShiftedConv2d))],
+    )
     module.eval()
     torch.compiler.reset()
     compiled = torch.compile(module, fullgraph=True, backend='eager')
     x = torch.randn(1, 3, 8, 8)
     results = [compiled(x)]
-    for context in (attention_disabled(module), attention_disabled(module, 'convs.1'),
-                    attention_scaled(compiled, 0.5), attention_scaled(module, 0.25)):
+    for context in (
+        attention_disabled(module),
+        attention_disabled(module, 'convs.1'),
+        attention_scaled(compiled, 0.5),
+        attention_scaled(module, 0.25),
+    ):
         with context:
             torch.testing.assert_close(compiled(x), module(x))
             results.append(compiled(x))
@@ -202,14 +226,21 @@ def test_compiled_layers_follow_their_switches():
 @pytest.mark.slow
 @torch.no_grad()
 def test_compiled_model_follows_its_switches():
-    module = plugged([dict(at='out0', layer=EA)], [dict(at='layer1.1', layer=dict(
-        type=ShiftedConv2d))], out_indices=(0, ))
+    module = plugged(
+        [dict(at='out0', layer=EA)],
+        [dict(at='layer1.1', layer=dict(type=ShiftedConv2d))],
+        out_indices=(0,),
+    )
     torch.compiler.reset()
     compiled = torch.compile(module, fullgraph=True, backend='aot_eager')
     x = image()
     results = [compiled(x)[0]]
-    for context in (attention_disabled(module), attention_disabled(module, 'out0'),
-                    attention_scaled(compiled, 0.5), attention_scaled(module, 0.25)):
+    for context in (
+        attention_disabled(module),
+        attention_disabled(module, 'out0'),
+        attention_scaled(compiled, 0.5),
+        attention_scaled(module, 0.25),
+    ):
         with context:
             torch.testing.assert_close(compiled(x)[0], module(x)[0])
             results.append(compiled(x)[0])
@@ -219,34 +250,48 @@ def test_compiled_model_follows_its_switches():
 
 @torch.no_grad()
 def test_exported_without_what_is_off():
-    module = plugged([dict(at='out0', layer=EA)], [dict(at='layer1.1', layer=dict(
-        type=ShiftedConv2d))], out_indices=(0, ))
+    module = plugged(
+        [dict(at='out0', layer=EA)],
+        [dict(at='layer1.1', layer=dict(type=ShiftedConv2d))],
+        out_indices=(0,),
+    )
     x = image()
     with attention_disabled(module):
-        program = torch.export.export(module, (x, ))
+        program = torch.export.export(module, (x,))
         wanted = module(x)[0]
     operators = [str(node.target) for node in program.graph.nodes if node.op == 'call_function']
     assert not any('softmax' in operator or 'mean' in operator for operator in operators)
     torch.testing.assert_close(program.module()(x)[0], wanted)
-    assert any('softmax' in str(node.target)
-               for node in torch.export.export(module, (x, )).graph.nodes)
+    assert any(
+        'softmax' in str(node.target) for node in torch.export.export(module, (x,)).graph.nodes
+    )
 
 
 @torch.no_grad()
 def test_off_in_the_config_keeps_the_keys():
     full = everything()
-    module = plugged([dict(at='res2', layer=EA, enabled=False), dict(at='res3', layer=EA),
-                      dict(at='out3', layer=dict(type='NonLocal2d'), enabled=False)],
-                     [dict(at='layer3', layer=dict(type=ShiftedConv2d), enabled=False)])
+    module = plugged(
+        [
+            dict(at='res2', layer=EA, enabled=False),
+            dict(at='res3', layer=EA),
+            dict(at='out3', layer=dict(type='NonLocal2d'), enabled=False),
+        ],
+        [dict(at='layer3', layer=dict(type=ShiftedConv2d), enabled=False)],
+    )
     module.load_state_dict(full.state_dict())
     x = image()
     with attention_disabled(full, 'res2+out3+layer3'):
         assert equal(module(x), full(x))
 
 
-@pytest.mark.parametrize('at, layer', [('layer1.0.conv2', dict(padding_mode='reflect')),
-                                       ('layer1.0.conv2', dict(padding='same')),
-                                       ('layer1.0.conv2', dict(groups=4, dilation=2, padding=2))])
+@pytest.mark.parametrize(
+    'at, layer',
+    [
+        ('layer1.0.conv2', dict(padding_mode='reflect')),
+        ('layer1.0.conv2', dict(padding='same')),
+        ('layer1.0.conv2', dict(groups=4, dilation=2, padding=2)),
+    ],
+)
 @torch.no_grad()
 def test_plain_geometry_of_any_kind(at, layer):
     base = plain()
@@ -259,14 +304,20 @@ def test_plain_geometry_of_any_kind(at, layer):
         assert torch.equal(module.layer1[0].conv2(x), conv(x))
 
 
-@pytest.mark.parametrize('call, error, message', [
-    (lambda m: attention_disabled(m, 'rse3'), ValueError,
-     "'rse3' names nothing that is inserted; did you mean 'res3'. there are res2, res3"),
-    (lambda m: attention_disabled(m, ['res3']), TypeError, 'must be a string'),
-    (lambda m: attention_disabled(m.layer1), ValueError, 'nothing is inserted into this'),
-    (lambda m: attention_scaled(m, '1'), TypeError, "scale must be a number, got '1'"),
-    (lambda m: attention_scaled(m, float('nan')), ValueError, 'must be finite, got nan'),
-])
+@pytest.mark.parametrize(
+    'call, error, message',
+    [
+        (
+            lambda m: attention_disabled(m, 'rse3'),
+            ValueError,
+            "'rse3' names nothing that is inserted; did you mean 'res3'. there are res2, res3",
+        ),
+        (lambda m: attention_disabled(m, ['res3']), TypeError, 'must be a string'),
+        (lambda m: attention_disabled(m.layer1), ValueError, 'nothing is inserted into this'),
+        (lambda m: attention_scaled(m, '1'), TypeError, "scale must be a number, got '1'"),
+        (lambda m: attention_scaled(m, float('nan')), ValueError, 'must be finite, got nan'),
+    ],
+)
 def test_mistakes(call, error, message):
     module = everything()
     with pytest.raises(error, match=message):

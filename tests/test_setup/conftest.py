@@ -25,8 +25,8 @@ class FakeMachine:
         self.missing_libraries: set[str] = set()
         self.missing_modules: set[str] = set()
         self.headers = True
-        self.free = 100 * 2 ** 30
-        self.memory = 64 * 2 ** 30
+        self.free = 100 * 2**30
+        self.memory = 64 * 2**30
         self.core_count = 4
         self.gpu = False
         self.variables: dict[str, str] = {}

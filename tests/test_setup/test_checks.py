@@ -18,7 +18,7 @@ def test_a_complete_machine_has_no_findings(machine, tmp_path):
 
 def test_missing_compiler_names_the_package(machine):
     machine.programs = set()
-    finding, = checks.check_compiler(machine)
+    (finding,) = checks.check_compiler(machine)
     assert 'no C++ compiler' in finding.text
     assert finding.package == 'g++'
     assert finding.blocks
@@ -26,7 +26,7 @@ def test_missing_compiler_names_the_package(machine):
 
 def test_the_compiler_of_CXX_is_the_one_that_counts(machine):
     machine.variables['CXX'] = 'clang++'
-    finding, = checks.check_compiler(machine)
+    (finding,) = checks.check_compiler(machine)
     assert 'CXX=clang++' in finding.text
     machine.programs.add('clang++')
     assert checks.check_compiler(machine) == []
@@ -41,7 +41,7 @@ def test_missing_headers_and_venv_name_the_python_version(machine):
 
 def test_missing_libGL_does_not_block(machine):
     machine.missing_libraries = {'libGL.so.1'}
-    finding, = checks.check_opencv_libraries(machine)
+    (finding,) = checks.check_opencv_libraries(machine)
     assert not finding.blocks
     assert 'libGL.so.1' in finding.text and finding.package == 'libgl1'
     report = checks.report([finding])
@@ -49,8 +49,8 @@ def test_missing_libGL_does_not_block(machine):
 
 
 def test_too_little_disk_says_how_much_is_needed(machine, tmp_path):
-    machine.free = 3 * 2 ** 30
-    finding, = checks.check_disk(machine, tmp_path, needed=8)
+    machine.free = 3 * 2**30
+    (finding,) = checks.check_disk(machine, tmp_path, needed=8)
     assert '3.0 GB are free' in finding.text and 'needs 8 GB' in finding.text
     assert finding.blocks
 
@@ -81,14 +81,19 @@ def test_the_report_has_every_finding_and_one_command(machine, tmp_path):
     machine.missing_modules = {'ensurepip'}
     machine.missing_libraries = {'libGL.so.1', 'libgthread-2.0.so.0'}
     machine.free = 0
-    findings = [*checks.check_venv(machine), *checks.check_disk(machine, tmp_path, 8),
-                *checks.check_opencv_libraries(machine), *checks.check_compiler(machine)]
+    findings = [
+        *checks.check_venv(machine),
+        *checks.check_disk(machine, tmp_path, 8),
+        *checks.check_opencv_libraries(machine),
+        *checks.check_compiler(machine),
+    ]
     report = checks.report(findings)
     for finding in findings:
         assert finding.text in report
     assert 'nothing was installed' in report
-    assert report.splitlines()[-1] == ('On Debian or Ubuntu: sudo apt-get install '
-                                       'python3.11-venv g++ python3.11-dev')
+    assert report.splitlines()[-1] == (
+        'On Debian or Ubuntu: sudo apt-get install python3.11-venv g++ python3.11-dev'
+    )
 
 
 def test_the_real_probes_answer(tmp_path):
@@ -99,4 +104,4 @@ def test_the_real_probes_answer(tmp_path):
     assert not machine.loads('libno-such-library.so.1')
     assert machine.has_module('json') and not machine.has_module('no_such_module')
     assert machine.cores() >= 1
-    assert machine.free_bytes(tmp_path) > 0 and machine.memory_bytes() > 2 ** 20
+    assert machine.free_bytes(tmp_path) > 0 and machine.memory_bytes() > 2**20

@@ -104,8 +104,14 @@ def test_python_version_is_that_of_the_environment(ready, checkout):
 
 
 def test_distribution_names_are_normalised():
-    found = read_distributions(['onedl_mmcv-2.3.6.dist-info', 'PyYAML-6.0.4.dist-info', 'cv2',
-                                'torch-2.13.0+cpu.dist-info'])
+    found = read_distributions(
+        [
+            'onedl_mmcv-2.3.6.dist-info',
+            'PyYAML-6.0.4.dist-info',
+            'cv2',
+            'torch-2.13.0+cpu.dist-info',
+        ]
+    )
     assert found == {'onedl-mmcv': '2.3.6', 'pyyaml': '6.0.4', 'torch': '2.13.0+cpu'}
 
 
@@ -113,17 +119,21 @@ class TestLocalBuilds:
     constraints = 'torch===2.13.0\ntorchvision===0.28.0\nnumpy==2.2.6\n'
 
     def test_same_local_build_is_kept(self):
-        changed = constraints_beside(self.constraints, {'torch': '2.13.0+cpu',
-                                                        'torchvision': '0.28.0+cpu'})
+        changed = constraints_beside(
+            self.constraints, {'torch': '2.13.0+cpu', 'torchvision': '0.28.0+cpu'}
+        )
         assert changed == 'torch===2.13.0+cpu\ntorchvision===0.28.0+cpu\nnumpy==2.2.6\n'
 
-    @pytest.mark.parametrize('installed', [
-        {},
-        {'torch': '2.13.0', 'torchvision': '0.28.0'},
-        {'torch': '2.13.0+cpu', 'torchvision': '0.28.0'},
-        {'torch': '2.13.0+cpu', 'torchvision': '0.28.0+cu130'},
-        {'torch': '2.14.0+cpu', 'torchvision': '0.29.0+cpu'},
-    ])
+    @pytest.mark.parametrize(
+        'installed',
+        [
+            {},
+            {'torch': '2.13.0', 'torchvision': '0.28.0'},
+            {'torch': '2.13.0+cpu', 'torchvision': '0.28.0'},
+            {'torch': '2.13.0+cpu', 'torchvision': '0.28.0+cu130'},
+            {'torch': '2.14.0+cpu', 'torchvision': '0.29.0+cpu'},
+        ],
+    )
     def test_anything_else_is_replaced(self, installed):
         assert constraints_beside(self.constraints, installed) == self.constraints
 
@@ -133,10 +143,18 @@ class TestConstraintsFile:
 
     text = (ROOT / 'requirements' / 'constraints.txt').read_text()
 
-    @pytest.mark.parametrize(('name', 'version'), [
-        ('torch', '2.13.0'), ('torchvision', '0.28.0'), ('onedl-mmcv', '2.3.6'),
-        ('onedl-mmengine', '0.10.12'), ('onedl-mmdetection', '3.5.1'),
-        ('onedl-mmsegmentation', '1.4.2'), ('onedl-mmpretrain', '1.3.6')])
+    @pytest.mark.parametrize(
+        ('name', 'version'),
+        [
+            ('torch', '2.13.0'),
+            ('torchvision', '0.28.0'),
+            ('onedl-mmcv', '2.3.6'),
+            ('onedl-mmengine', '0.10.12'),
+            ('onedl-mmdetection', '3.5.1'),
+            ('onedl-mmsegmentation', '1.4.2'),
+            ('onedl-mmpretrain', '1.3.6'),
+        ],
+    )
     def test_exact_pins(self, name, version):
         assert read_pin(self.text, name) == version
 
@@ -145,8 +163,10 @@ class TestConstraintsFile:
             read_pin(self.text, 'nothing')
 
     def test_every_requirement_is_pinned(self):
-        pinned = {environment.normalise(name)
-                  for name in re.findall(r'^([\w.-]+)={2,3}', self.text, re.MULTILINE)}
+        pinned = {
+            environment.normalise(name)
+            for name in re.findall(r'^([\w.-]+)={2,3}', self.text, re.MULTILINE)
+        }
         for purpose in environment.PURPOSES:
             lines = (ROOT / 'requirements' / f'{purpose}.txt').read_text().splitlines()
             wanted = {line.strip() for line in lines if line.strip() and line[0] != '#'}

@@ -23,15 +23,31 @@ def tree(tmp_path):
 
 def environment(**variables):
     """The variables without those by which a `make test` above would reach into another make."""
-    makes_own = ('MAKEFLAGS', 'MFLAGS', 'MAKELEVEL', 'PYTHON', 'DATA', 'OUT', 'PYTEST_ARGS',
-                 'MPLCONFIGDIR', 'TORCH_HOME', 'TORCHINDUCTOR_CACHE_DIR', 'TRITON_CACHE_DIR')
+    makes_own = (
+        'MAKEFLAGS',
+        'MFLAGS',
+        'MAKELEVEL',
+        'PYTHON',
+        'DATA',
+        'OUT',
+        'PYTEST_ARGS',
+        'MPLCONFIGDIR',
+        'TORCH_HOME',
+        'TORCHINDUCTOR_CACHE_DIR',
+        'TRITON_CACHE_DIR',
+    )
     inherited = {name: value for name, value in os.environ.items() if name not in makes_own}
     return {**inherited, **variables}
 
 
 def make(folder, *arguments, **variables):
-    return subprocess.run([shutil.which('make'), *arguments], cwd=folder, capture_output=True,
-                          text=True, env=environment(**variables))
+    return subprocess.run(
+        [shutil.which('make'), *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=environment(**variables),
+    )
 
 
 def test_without_a_target_it_lists_them(tree):
@@ -103,6 +119,11 @@ def test_the_continuous_check_appends_to_find_links(tree):
     shutil.copy(ROOT / '.ci' / 'run', checkout / '.ci')
     (checkout / 'Makefile').write_text('test:\n\t@echo "links: $(PIP_FIND_LINKS)"\n')
     for before, after in (('/mine', f'/mine {tree}/shared/wheels'), ('', f'{tree}/shared/wheels')):
-        answer = subprocess.run([str(checkout / '.ci' / 'run')], cwd='/', capture_output=True,
-                                text=True, env=environment(PIP_FIND_LINKS=before))
+        answer = subprocess.run(
+            [str(checkout / '.ci' / 'run')],
+            cwd='/',
+            capture_output=True,
+            text=True,
+            env=environment(PIP_FIND_LINKS=before),
+        )
         assert answer.stdout.strip() == f'links: {after}'

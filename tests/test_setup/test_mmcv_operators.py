@@ -12,16 +12,19 @@ import pytest
 WHEEL = 'onedl_mmcv-2.3.6-cp311-cp311-linux_x86_64.whl'
 
 
-@pytest.mark.parametrize(('filename', 'fits'), [
-    (WHEEL, True),
-    ('onedl_mmcv-2.3.6-1-cp311-cp311-linux_x86_64.whl', True),
-    ('onedl_mmcv-2.3.6-cp311-cp311-manylinux_2_28_x86_64.whl', True),
-    ('onedl_mmcv-2.3.6-cp310-cp310-linux_x86_64.whl', False),
-    ('onedl_mmcv-2.3.5-cp311-cp311-linux_x86_64.whl', False),
-    ('onedl_mmcv-2.3.6-cp311-cp311-linux_aarch64.whl', False),
-    ('mmcv-2.1.0-cp311-cp311-linux_x86_64.whl', False),
-    ('onedl_mmcv-2.3.6.tar.gz', False),
-])
+@pytest.mark.parametrize(
+    ('filename', 'fits'),
+    [
+        (WHEEL, True),
+        ('onedl_mmcv-2.3.6-1-cp311-cp311-linux_x86_64.whl', True),
+        ('onedl_mmcv-2.3.6-cp311-cp311-manylinux_2_28_x86_64.whl', True),
+        ('onedl_mmcv-2.3.6-cp310-cp310-linux_x86_64.whl', False),
+        ('onedl_mmcv-2.3.5-cp311-cp311-linux_x86_64.whl', False),
+        ('onedl_mmcv-2.3.6-cp311-cp311-linux_aarch64.whl', False),
+        ('mmcv-2.1.0-cp311-cp311-linux_x86_64.whl', False),
+        ('onedl_mmcv-2.3.6.tar.gz', False),
+    ],
+)
 def test_wheel_names(filename, fits):
     assert mmcv_operators.wheel_fits(filename, '2.3.6', (3, 11), 'x86_64') is fits
 
@@ -38,9 +41,9 @@ def test_find_wheel_looks_through_folders(tmp_path):
 def test_all_cores_as_far_as_memory_goes(machine):
     machine.core_count = 8
     assert mmcv_operators.jobs(machine) == 8
-    machine.memory = 4 * 2 ** 30
+    machine.memory = 4 * 2**30
     assert mmcv_operators.jobs(machine) == 2
-    machine.memory = 2 ** 29
+    machine.memory = 2**29
     assert mmcv_operators.jobs(machine) == 1
 
 
@@ -51,13 +54,16 @@ def test_announcement_scales_with_the_cores():
     assert 'CUDA' in mmcv_operators.announcement(2, cuda=True)
 
 
-@pytest.mark.parametrize(('nvcc', 'torch_cuda', 'fits'), [
-    ('Cuda compilation tools, release 13.0, V13.0.88', '13.0', True),
-    ('Cuda compilation tools, release 13.2, V13.2.1', '13.0', True),
-    ('Cuda compilation tools, release 12.8, V12.8.1', '13.0', False),
-    ('Cuda compilation tools, release 13.0, V13.0.88', None, False),
-    ('not a compiler', '13.0', False),
-])
+@pytest.mark.parametrize(
+    ('nvcc', 'torch_cuda', 'fits'),
+    [
+        ('Cuda compilation tools, release 13.0, V13.0.88', '13.0', True),
+        ('Cuda compilation tools, release 13.2, V13.2.1', '13.0', True),
+        ('Cuda compilation tools, release 12.8, V12.8.1', '13.0', False),
+        ('Cuda compilation tools, release 13.0, V13.0.88', None, False),
+        ('not a compiler', '13.0', False),
+    ],
+)
 def test_cuda_versions(nvcc, torch_cuda, fits):
     assert mmcv_operators.cuda_fits(nvcc, torch_cuda) is fits
 
@@ -81,8 +87,9 @@ def test_progress_counts_what_ninja_plans(tmp_path):
     assert 'preparing, 0:05' in mmcv_operators.progress_line(0, 0, 5)
     build = tmp_path / 'build' / 'temp.linux-x86_64-cpython-311'
     (build / 'csrc').mkdir(parents=True)
-    (build / 'build.ninja').write_text('rule compile\n\nbuild /x/csrc/a.o: compile /x/a.cpp\n'
-                                       'build /x/csrc/b.o: compile /x/b.cpp\n')
+    (build / 'build.ninja').write_text(
+        'rule compile\n\nbuild /x/csrc/a.o: compile /x/a.cpp\nbuild /x/csrc/b.o: compile /x/b.cpp\n'
+    )
     (build / 'csrc' / 'a.o').touch()
     assert mmcv_operators.count_objects(tmp_path) == (1, 2)
     assert '1 of 2 files compiled, 1:15 min' in mmcv_operators.progress_line(1, 2, 75)
@@ -105,10 +112,12 @@ def test_unpack_leaves_a_half_compiled_source_alone(tmp_path):
 @pytest.fixture
 def fake_pip(tmp_path):
     """A command that takes the place of pip; its program decides what "compiling" does."""
+
     def make(program):
         path = tmp_path / 'pip.py'
         path.write_text(program)
         return [sys.executable, str(path)]
+
     return make
 
 
@@ -134,9 +143,11 @@ def test_failed_compilation_shows_the_end_of_the_log(tmp_path, fake_pip):
 def test_interrupted_compilation_leaves_no_process(tmp_path, fake_pip, monkeypatch):
     alive = tmp_path / 'alive'
     # like pip, it has the work done by a process of its own
-    pip = fake_pip(f'import subprocess\nchild = subprocess.Popen(["sleep", "60"])\n'
-                   f'with open({str(alive)!r}, "w") as file: file.write(str(child.pid))\n'
-                   'child.wait()')
+    pip = fake_pip(
+        f'import subprocess\nchild = subprocess.Popen(["sleep", "60"])\n'
+        f'with open({str(alive)!r}, "w") as file: file.write(str(child.pid))\n'
+        'child.wait()'
+    )
 
     def interrupt(_):
         while not (alive.exists() and alive.read_text()):

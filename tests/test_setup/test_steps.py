@@ -21,8 +21,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch):
-    for name in ('PIP_FIND_LINKS', 'PIP_CACHE_DIR', 'KRONATTN_TORCH_INDEX', 'KRONATTN_MMCV_SOURCE',
-                 'FORCE_CUDA', 'MAX_JOBS'):
+    for name in (
+        'PIP_FIND_LINKS',
+        'PIP_CACHE_DIR',
+        'KRONATTN_TORCH_INDEX',
+        'KRONATTN_MMCV_SOURCE',
+        'FORCE_CUDA',
+        'MAX_JOBS',
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -34,7 +40,6 @@ def put_wheel_into_find_links(folder, monkeypatch):
 
 
 class TestInterpreter:
-
     @pytest.mark.parametrize('version', [(3, 10, 0), (3, 11, 7), (3, 12, 1)])
     def test_supported(self, version):
         assert prepare.refuse_python(version) is None
@@ -58,20 +63,26 @@ class TestInterpreter:
 
 
 class TestMachine:
-
     def test_everything_missing_is_said_at_once_and_nothing_installed(
-            self, checkout, machine, monkeypatch, capsys):
+        self, checkout, machine, monkeypatch, capsys
+    ):
         monkeypatch.setenv('KRONATTN_MMCV_SOURCE', '1')
         machine.programs = set()
         machine.headers = False
         machine.missing_libraries = {'libGL.so.1'}
-        machine.free = 2 ** 30
+        machine.free = 2**30
         env = Environment(checkout)
         with pytest.raises(steps.SetupError) as info:
             steps.prepare(env, machine)
         text = str(info.value)
-        for part in ('no C++ compiler', 'Python.h', 'libGL.so.1', '1.0 GB are free',
-                     'PIP_FIND_LINKS', 'apt-get install g++ python3.11-dev'):
+        for part in (
+            'no C++ compiler',
+            'Python.h',
+            'libGL.so.1',
+            '1.0 GB are free',
+            'PIP_FIND_LINKS',
+            'apt-get install g++ python3.11-dev',
+        ):
             assert part in text
         assert not env.python.exists()
 
@@ -96,8 +107,11 @@ class TestMachine:
 def test_cpu_only_operators_keep_runs_off_the_gpu(checkout):
     env = Environment(checkout)
     env.folder.mkdir()
-    for gpu, operators, expected in ((True, 'cpu', 'CUDA_VISIBLE_DEVICES=\n'),
-                                     (True, 'cuda', ''), (False, 'cpu', '')):
+    for gpu, operators, expected in (
+        (True, 'cpu', 'CUDA_VISIBLE_DEVICES=\n'),
+        (True, 'cuda', ''),
+        (False, 'cpu', ''),
+    ):
         steps.write_run_environment(env, dict(gpu=gpu, operators=operators))
         assert (env.folder / 'run.env').read_text() == expected
 
@@ -129,8 +143,9 @@ def test_a_failed_command_is_an_error_with_its_name(checkout):
 
 
 def test_imports_that_fail_are_listed(checkout, machine, monkeypatch):
-    monkeypatch.setattr(steps, 'import_everything',
-                        lambda env: dict(errors={'mmdet': 'ImportError: no such thing'}))
+    monkeypatch.setattr(
+        steps, 'import_everything', lambda env: dict(errors={'mmdet': 'ImportError: no such thing'})
+    )
     with pytest.raises(steps.SetupError, match='mmdet: ImportError: no such thing'):
         steps.verify(Environment(checkout), machine)
 
@@ -138,8 +153,10 @@ def test_imports_that_fail_are_listed(checkout, machine, monkeypatch):
 def test_operators_that_do_not_load_are_compiled(checkout, machine, monkeypatch, capsys):
     env = Environment(checkout)
     env.wheels.mkdir(parents=True)
-    answers = [dict(errors={'mmcv.ops': 'ImportError: undefined symbol'}),
-               dict(errors={}, gpu=False, operators='cpu')]
+    answers = [
+        dict(errors={'mmcv.ops': 'ImportError: undefined symbol'}),
+        dict(errors={}, gpu=False, operators='cpu'),
+    ]
     calls = []
     monkeypatch.setattr(steps, 'import_everything', lambda env: answers.pop(0))
     monkeypatch.setattr(steps, 'compile_operators', lambda *_: calls.append('compile'))
@@ -150,8 +167,11 @@ def test_operators_that_do_not_load_are_compiled(checkout, machine, monkeypatch,
 
 
 def test_operators_that_do_not_load_and_no_compiler(checkout, machine, monkeypatch):
-    monkeypatch.setattr(steps, 'import_everything',
-                        lambda env: dict(errors={'mmcv.ops': 'ImportError: undefined symbol'}))
+    monkeypatch.setattr(
+        steps,
+        'import_everything',
+        lambda env: dict(errors={'mmcv.ops': 'ImportError: undefined symbol'}),
+    )
     machine.programs = set()
     with pytest.raises(steps.SetupError, match='no C.. compiler'):
         steps.verify(Environment(checkout), machine)
@@ -159,8 +179,10 @@ def test_operators_that_do_not_load_and_no_compiler(checkout, machine, monkeypat
 
 def test_opencv_without_windows_where_libGL_is_missing(checkout, machine, monkeypatch):
     machine.missing_libraries = {'libGL.so.1'}
-    answers = [dict(errors={'cv2': 'ImportError: libGL.so.1', 'mmcv.ops': 'the same'}),
-               dict(errors={}, gpu=False, operators='cpu')]
+    answers = [
+        dict(errors={'cv2': 'ImportError: libGL.so.1', 'mmcv.ops': 'the same'}),
+        dict(errors={}, gpu=False, operators='cpu'),
+    ]
     installed = []
     monkeypatch.setattr(steps, 'import_everything', lambda env: answers.pop(0))
     monkeypatch.setattr(steps, 'constraint_options', lambda env: [])
@@ -172,9 +194,11 @@ def test_opencv_without_windows_where_libGL_is_missing(checkout, machine, monkey
 def make_wheel(folder: Path, name: str, version: str) -> None:
     """Writes the smallest wheel that pip takes."""
     info = f'{name}-{version}.dist-info'
-    files = {f'{name}/__init__.py': f'__version__ = {version!r}\n',
-             f'{info}/METADATA': f'Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n',
-             f'{info}/WHEEL': 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n'}
+    files = {
+        f'{name}/__init__.py': f'__version__ = {version!r}\n',
+        f'{info}/METADATA': f'Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n',
+        f'{info}/WHEEL': 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n',
+    }
     record = ''
     for path, text in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode()
@@ -191,9 +215,12 @@ def test_torch_from_another_index(checkout, tmp_path, monkeypatch):
         make_wheel(index / name, name, version)
         # what pip must not take: the same version from elsewhere, and a later one from the index
         make_wheel(index / name, name, '9.0.0+cpu')
-        (index / name / 'index.html').write_text(''.join(
-            f'<a href="{path.name.replace("+", "%2B")}">{path.name}</a>'
-            for path in sorted((index / name).glob('*.whl'))))
+        (index / name / 'index.html').write_text(
+            ''.join(
+                f'<a href="{path.name.replace("+", "%2B")}">{path.name}</a>'
+                for path in sorted((index / name).glob('*.whl'))
+            )
+        )
     (tmp_path / 'elsewhere').mkdir()
     make_wheel(tmp_path / 'elsewhere', 'torch', '2.13.0+elsewhere')
     monkeypatch.setenv('PIP_FIND_LINKS', str(tmp_path / 'elsewhere'))
@@ -209,8 +236,10 @@ def test_torch_from_another_index(checkout, tmp_path, monkeypatch):
     assert env.installed()['torchvision'] == '0.28.0+cpu'
     option, path = steps.constraint_options(env)
     assert option == '--constraint'
-    assert Path(path).read_text().splitlines()[1:3] == ['torch===2.13.0+cpu',
-                                                        'torchvision===0.28.0+cpu']
+    assert Path(path).read_text().splitlines()[1:3] == [
+        'torch===2.13.0+cpu',
+        'torchvision===0.28.0+cpu',
+    ]
 
 
 def test_an_index_named_too_late_is_said(ready_stamp, monkeypatch, capsys):
@@ -230,9 +259,11 @@ def ready_stamp(checkout):
 def test_two_set_ups_at_once_wait_for_each_other(checkout, capsys):
     env = Environment(checkout)
     env.folder.mkdir()
-    program = (f'import sys, time; sys.path.insert(0, {str(ROOT / "tools" / "setup")!r})\n'
-               f'import steps, environment; env = environment.Environment({str(checkout)!r})\n'
-               'with steps.alone(env):\n    print("held", flush=True); time.sleep(0.5)\n')
+    program = (
+        f'import sys, time; sys.path.insert(0, {str(ROOT / "tools" / "setup")!r})\n'
+        f'import steps, environment; env = environment.Environment({str(checkout)!r})\n'
+        'with steps.alone(env):\n    print("held", flush=True); time.sleep(0.5)\n'
+    )
     other = subprocess.Popen([sys.executable, '-c', program], stdout=subprocess.PIPE, text=True)
     assert other.stdout.readline() == 'held\n'
     with steps.alone(env):

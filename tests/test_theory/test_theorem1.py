@@ -37,8 +37,9 @@ class Model:
     @property
     def covariance(self) -> np.ndarray:
         """Equation 2, ``(h w, h w)``: of vec(X^T), which is numpy's order of flattening."""
-        return np.kron(np.diag(self.omega), np.eye(self.w)) \
-            + np.kron(np.eye(self.h), np.diag(self.psi))
+        return np.kron(np.diag(self.omega), np.eye(self.w)) + np.kron(
+            np.eye(self.h), np.diag(self.psi)
+        )
 
 
 def average_matrices(h: int, w: int) -> tuple[np.ndarray, np.ndarray]:
@@ -56,20 +57,26 @@ def average_matrices(h: int, w: int) -> tuple[np.ndarray, np.ndarray]:
 def test_average_of_the_rows_follows_equation_4(h: int, w: int):
     model = Model(h, w)
     rows, _ = average_matrices(h, w)
-    np.testing.assert_allclose(rows @ model.mean.ravel(), model.mu.mean() + model.upsilon,
-                               atol=1e-14)
-    np.testing.assert_allclose(rows @ model.covariance @ rows.T,
-                               np.diag(model.omega.mean() + model.psi) / h, atol=1e-14)
+    np.testing.assert_allclose(
+        rows @ model.mean.ravel(), model.mu.mean() + model.upsilon, atol=1e-14
+    )
+    np.testing.assert_allclose(
+        rows @ model.covariance @ rows.T, np.diag(model.omega.mean() + model.psi) / h, atol=1e-14
+    )
 
 
 @pytest.mark.parametrize('h, w', SIZES)
 def test_average_of_the_columns_follows_equation_5(h: int, w: int):
     model = Model(h, w)
     _, columns = average_matrices(h, w)
-    np.testing.assert_allclose(columns @ model.mean.ravel(), model.upsilon.mean() + model.mu,
-                               atol=1e-14)
-    np.testing.assert_allclose(columns @ model.covariance @ columns.T,
-                               np.diag(model.psi.mean() + model.omega) / w, atol=1e-14)
+    np.testing.assert_allclose(
+        columns @ model.mean.ravel(), model.upsilon.mean() + model.mu, atol=1e-14
+    )
+    np.testing.assert_allclose(
+        columns @ model.covariance @ columns.T,
+        np.diag(model.psi.mean() + model.omega) / w,
+        atol=1e-14,
+    )
 
 
 def sum_of_independent_averages(model: Model) -> tuple[np.ndarray, np.ndarray]:
@@ -81,10 +88,11 @@ def sum_of_independent_averages(model: Model) -> tuple[np.ndarray, np.ndarray]:
     h, w = model.h, model.w
     rows, columns = average_matrices(h, w)
     covariance = np.zeros((2 * h * w, 2 * h * w))
-    covariance[:h * w, :h * w] = np.kron(np.eye(h), rows @ model.covariance @ rows.T)
-    covariance[h * w:, h * w:] = np.kron(np.eye(w), columns @ model.covariance @ columns.T)
-    mean = np.concatenate([np.tile(rows @ model.mean.ravel(), h),
-                           np.tile(columns @ model.mean.ravel(), w)])
+    covariance[: h * w, : h * w] = np.kron(np.eye(h), rows @ model.covariance @ rows.T)
+    covariance[h * w :, h * w :] = np.kron(np.eye(w), columns @ model.covariance @ columns.T)
+    mean = np.concatenate(
+        [np.tile(rows @ model.mean.ravel(), h), np.tile(columns @ model.mean.ravel(), w)]
+    )
     add = np.zeros((h * w, 2 * h * w))
     for i in range(h):
         for j in range(w):
@@ -98,8 +106,9 @@ def test_theorem_1_mean_and_covariance(h: int, w: int):
     """Equation 6."""
     model = Model(h, w)
     mean, covariance = sum_of_independent_averages(model)
-    np.testing.assert_allclose(mean, model.mean + model.mu.mean() + model.upsilon.mean(),
-                               atol=1e-13)
+    np.testing.assert_allclose(
+        mean, model.mean + model.mu.mean() + model.upsilon.mean(), atol=1e-13
+    )
     row_part = (model.omega.mean() + model.psi) / h
     column_part = (model.psi.mean() + model.omega) / w
     # Again a Kronecker sum of diagonal matrices: one for the rows, one for the columns.
@@ -121,7 +130,8 @@ def test_trace_on_a_rectangle(h: int, w: int):
     model = Model(h, w)
     _, covariance = sum_of_independent_averages(model)
     assert np.trace(covariance) / np.trace(model.covariance) == pytest.approx(
-        1 / h + 1 / w, rel=1e-13)
+        1 / h + 1 / w, rel=1e-13
+    )
 
 
 @pytest.mark.parametrize('h, w', SIZES)
@@ -149,8 +159,9 @@ def test_operators_on_a_map_of_the_model():
     add = np.stack([rows[j] + columns[i] for i in range(h) for j in range(w)])
     variances = np.diag(add @ model.covariance @ add.T).reshape(h, w)
     single = model.omega[:, None] + model.psi[None, :]
-    theorem = (model.omega.mean() + model.psi[None, :]) / h \
-        + (model.psi.mean() + model.omega[:, None]) / w
+    theorem = (model.omega.mean() + model.psi[None, :]) / h + (
+        model.psi.mean() + model.omega[:, None]
+    ) / w
     np.testing.assert_allclose(variances, theorem + 2 * single / (h * w), atol=1e-13)
 
 
@@ -167,8 +178,9 @@ def test_monte_carlo():
 
     averages = axis_averages(draw())[:, 0].numpy()
     mean = np.concatenate([model.mu.mean() + model.upsilon, model.upsilon.mean() + model.mu])
-    variance = np.concatenate([(model.omega.mean() + model.psi) / h,
-                               (model.psi.mean() + model.omega) / w])
+    variance = np.concatenate(
+        [(model.omega.mean() + model.psi) / h, (model.psi.mean() + model.omega) / w]
+    )
     error = 5 / math.sqrt(draws)  # five standard errors
     assert np.abs(averages.mean(0) - mean).max() < error * np.sqrt(variance.max())
     assert np.abs(averages.var(0) / variance - 1).max() < error * math.sqrt(2)
@@ -181,7 +193,7 @@ def test_monte_carlo():
     spread = np.sqrt(np.diag(exact_covariance)).reshape(h, w)
     assert (np.abs(sums.mean(0) - exact_mean) < error * spread).all()
     measured = np.cov(sums.reshape(draws, h * w), rowvar=False)
-    assert np.abs(measured - exact_covariance).max() < error * 2 * spread.max()**2
+    assert np.abs(measured - exact_covariance).max() < error * 2 * spread.max() ** 2
     ratio = np.trace(measured) / np.trace(model.covariance)
     assert ratio == pytest.approx(1 / h + 1 / w, rel=0.02)
 
@@ -194,5 +206,5 @@ def test_what_kao_qkv_can_represent():
     mixed = y[:, 1:, 1:] - y[:, :-1, 1:] - y[:, 1:, :-1] + y[:, :-1, :-1]
     torch.testing.assert_close(mixed, torch.zeros_like(mixed), rtol=0, atol=1e-13)
     # And averages cannot tell a checkerboard from nothing.
-    board = torch.tensor([[1., -1.], [-1., 1.]], dtype=torch.float64).repeat(1, 1, 2, 3)
+    board = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64).repeat(1, 1, 2, 3)
     torch.testing.assert_close(axis_averages(board), torch.zeros(1, 1, 10, dtype=torch.float64))

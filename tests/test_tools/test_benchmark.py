@@ -20,6 +20,7 @@ TABLE = PAPER_TABLES['kao']
 @pytest.fixture(scope='module')
 def benchmark():
     from kronattn_mm.cli import bench
+
     return bench
 
 
@@ -34,11 +35,14 @@ def one_thread():
 def test_operators_are_the_papers():
     """Against the layers, which are tested against the equations."""
     from kronattn_mm.layers import KroneckerAttention2d, UnfoldedAttention2d
+
     settings = dict(transforms='', residual=False, zero_init=False)
-    layers = dict(regular=UnfoldedAttention2d(8, **settings),
-                  KAO_KV=KroneckerAttention2d(8, mode='kv', **settings),
-                  KAO_QKV=KroneckerAttention2d(8, mode='qkv', **settings),
-                  SDPA=UnfoldedAttention2d(8, **settings))
+    layers = dict(
+        regular=UnfoldedAttention2d(8, **settings),
+        KAO_KV=KroneckerAttention2d(8, mode='kv', **settings),
+        KAO_QKV=KroneckerAttention2d(8, mode='qkv', **settings),
+        SDPA=UnfoldedAttention2d(8, **settings),
+    )
     layers = {**layers, 'KAO_KV fused': layers['KAO_KV']}
     x = torch.randn(8, 8, 6, 9)
     assert {operator.name for operator in TABLE.operators} == set(layers)
@@ -92,8 +96,11 @@ def test_peak_memory():
 
 def test_functions_take_turns():
     order = []
-    times = time_interleaved({'a': lambda: order.append('a'), 'b': lambda: time.sleep(0.02)
-                              or order.append('b')}, repetitions=3, shortest=0.001)
+    times = time_interleaved(
+        {'a': lambda: order.append('a'), 'b': lambda: time.sleep(0.02) or order.append('b')},
+        repetitions=3,
+        shortest=0.001,
+    )
     assert times['b'].wall >= 0.02 > times['a'].wall
     assert times['b'].fastest <= times['b'].wall
     assert times['b'].cpu < 0.02, 'sleeping takes no processor time'
@@ -104,9 +111,23 @@ def test_functions_take_turns():
 
 def test_table_json_and_chart(benchmark, capfd, tmp_path):
     file, chart = tmp_path / 'kao.json', tmp_path / 'kao.png'
-    code, out, err = call_tool(benchmark, capfd, '--paper-table', 'kao', '--sizes', '14', '8',
-                               '--repetitions', '2', '--threads', '1', '--json', str(file),
-                               '--png', str(chart))
+    code, out, err = call_tool(
+        benchmark,
+        capfd,
+        '--paper-table',
+        'kao',
+        '--sizes',
+        '14',
+        '8',
+        '--repetitions',
+        '2',
+        '--threads',
+        '1',
+        '--json',
+        str(file),
+        '--png',
+        str(chart),
+    )
     assert code == 0
     for name in ('regular', 'KAO_KV', 'KAO_QKV', 'SDPA', '14x14', '8x8', '1 thread(s)'):
         assert name in out
@@ -114,7 +135,12 @@ def test_table_json_and_chart(benchmark, capfd, tmp_path):
     assert f'wrote {file}' in err
     content = json.loads(file.read_text())
     assert [row['operator'] for row in content['rows']] == [
-        'regular', 'KAO_KV', 'KAO_QKV', 'KAO_KV fused', 'SDPA'] * 2
+        'regular',
+        'KAO_KV',
+        'KAO_QKV',
+        'KAO_KV fused',
+        'SDPA',
+    ] * 2
     assert content['settings']['repetitions'] == 2
     assert content['settings']['threads'] == 1
     assert content['rows'][0]['measured']['macc'] == 8 * 2 * 196**2 * 8
@@ -127,25 +153,29 @@ def test_printed_figures_are_shown_at_56(monkeypatch, benchmark, capfd):
     """Without measuring at 56, which takes long: the figures are attached to the smallest map."""
     printed = {(name, (8, 8)): value for (name, _), value in TABLE.printed.items()}
     monkeypatch.setitem(benchmark.PAPER_TABLES, 'kao', dataclasses.replace(TABLE, printed=printed))
-    _, out, _ = call_tool(benchmark, capfd, '--paper-table', 'kao', '--sizes', '8',
-                          '--repetitions', '1')
+    _, out, _ = call_tool(
+        benchmark, capfd, '--paper-table', 'kao', '--sizes', '8', '--repetitions', '1'
+    )
     for figure in ('31.1x', '305.8x', '96.18%', '99.73%'):
         assert figure in out
     assert all(size == (56, 56) for _, size in TABLE.printed)
 
 
-@pytest.mark.parametrize('argv, message', [
-    ([], '--paper-table'),
-    (['--paper-table', 'ka'], "'ka'"),
-    (['--paper-table', 'kao', '--repetitions', '0'], "positive integer value: '0'"),
-    (['--paper-table', 'kao', '--png', 'chart.jpg'], "PNG file name value: 'chart.jpg'"),
-    (['--paper-table', 'kao', '--json', 'nowhere/kao.json'], 'nowhere/kao.json does not exist'),
-    (['--paper-table', 'kao', '--batch', '2'], '--batch goes with --model'),
-    (['--paper-table', 'kao', '--model', 'a.py'], 'not allowed with argument'),
-    (['--model', 'a.py', '--png', 'chart.png'], '--png goes with --paper-table'),
-    (['--model', 'a.py'], 'a.py'),
-    (['--paper-table', 'kao', '--device', 'abacus'], "device 'abacus' cannot be used"),
-])
+@pytest.mark.parametrize(
+    'argv, message',
+    [
+        ([], '--paper-table'),
+        (['--paper-table', 'ka'], "'ka'"),
+        (['--paper-table', 'kao', '--repetitions', '0'], "positive integer value: '0'"),
+        (['--paper-table', 'kao', '--png', 'chart.jpg'], "PNG file name value: 'chart.jpg'"),
+        (['--paper-table', 'kao', '--json', 'nowhere/kao.json'], 'nowhere/kao.json does not exist'),
+        (['--paper-table', 'kao', '--batch', '2'], '--batch goes with --model'),
+        (['--paper-table', 'kao', '--model', 'a.py'], 'not allowed with argument'),
+        (['--model', 'a.py', '--png', 'chart.png'], '--png goes with --paper-table'),
+        (['--model', 'a.py'], 'a.py'),
+        (['--paper-table', 'kao', '--device', 'abacus'], "device 'abacus' cannot be used"),
+    ],
+)
 def test_mistakes_end_in_one_line(benchmark, capfd, argv, message):
     code, out, err = call_tool(benchmark, capfd, *argv)
     assert code == 2
@@ -164,8 +194,22 @@ model = dict(type='ImageClassifier',
              neck=dict(type='GlobalAveragePooling'))
 """)
     file = tmp_path / 'networks.json'
-    code, out, _ = call_tool(benchmark, capfd, '--model', str(config), '--shape', '32', '64',
-                             '--batch', '2', '--repetitions', '2', '--json', str(file), *options)
+    code, out, _ = call_tool(
+        benchmark,
+        capfd,
+        '--model',
+        str(config),
+        '--shape',
+        '32',
+        '64',
+        '--batch',
+        '2',
+        '--repetitions',
+        '2',
+        '--json',
+        str(file),
+        *options,
+    )
     assert code == 0
     plain, shifted = json.loads(file.read_text())['rows']
     assert plain['name'] == 'shifted, taken out' and plain['added'] == 0 and plain['ratio'] == 1
@@ -177,8 +221,13 @@ model = dict(type='ImageClassifier',
 
 
 def test_help_has_an_example():
-    done = subprocess.run([sys.executable, ROOT / 'tools' / 'analysis_tools' / 'benchmark.py',
-                           '--help'], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, ROOT / 'tools' / 'analysis_tools' / 'benchmark.py', '--help'],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
     assert 'kronattn bench --paper-table kao' in done.stdout
     assert 'Kronecker Attention Networks' in done.stdout
 
@@ -190,9 +239,25 @@ def test_kept_memory_takes_less_time_and_as_much_memory(tmp_path):
     for name, more in (('given back', []), ('kept', ['--keep-memory'])):
         file = tmp_path / f'{name}.json'
         done = subprocess.run(
-            [sys.executable, 'tools/analysis_tools/benchmark.py', '--paper-table', 'kao',
-             '--sizes', '40', '--repetitions', '3', '--threads', '1', '--json', file, *more],
-            capture_output=True, text=True, cwd=ROOT)
+            [
+                sys.executable,
+                'tools/analysis_tools/benchmark.py',
+                '--paper-table',
+                'kao',
+                '--sizes',
+                '40',
+                '--repetitions',
+                '3',
+                '--threads',
+                '1',
+                '--json',
+                file,
+                *more,
+            ],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        )
         assert done.returncode == 0, done.stderr
         rows[name] = json.loads(file.read_text())['rows'][0]['measured']
     assert rows['kept']['peak'] == rows['given back']['peak']

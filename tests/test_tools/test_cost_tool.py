@@ -44,9 +44,21 @@ def test_mask_rcnn_in_a_process_of_its_own(tmp_path):
     chart = tmp_path / 'chart.png'
     config = write_config(tmp_path, MASK_RCNN)
     done = subprocess.run(
-        [sys.executable, str(ROOT / 'tools/analysis_tools/cost.py'), config,
-         '--shape', '896', '1280', '--chart', str(chart)],
-        capture_output=True, text=True, timeout=300, check=False)
+        [
+            sys.executable,
+            str(ROOT / 'tools/analysis_tools/cost.py'),
+            config,
+            '--shape',
+            '896',
+            '1280',
+            '--chart',
+            str(chart),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert max(map(len, lines[2:])) <= 100
@@ -74,19 +86,32 @@ def test_segmenter_as_json(cost, tmp_path, capfd):
     backbone, head = content['layers']
     assert backbone['shape'] == [1, 512, 16, 16]
     assert backbone['paper'] == dict(
-        params=512 * 64 + 48 + 512, macc=256 * 512 * 64 + 2 * 256 * 256,
-        memory=4 * (256 * (2 * 512 + 64) + 256))
+        params=512 * 64 + 48 + 512,
+        macc=256 * 512 * 64 + 2 * 256 * 256,
+        memory=4 * (256 * (2 * 512 + 64) + 256),
+    )
     assert backbone['executed']['macc'] == backbone['paper']['macc']
     assert (head['name'], head['paper'], head['paper_note']) == (
-        'decode_head.convs', None, 'no formula in a paper')
+        'decode_head.convs',
+        None,
+        'no formula in a paper',
+    )
     assert head['executed']['macc'] > 0
     assert content['model']['macc_of'] == ['backbone', 'decode_head']
 
 
 def test_layer_without_a_formula_is_said(cost, tmp_path, capfd):
     pytest.importorskip('mmseg')
-    code, out, _ = call_tool(cost, capfd, write_config(tmp_path, SEGMENTER), '--shape', '64', '64',
-                       '--cfg-options', 'model.decode_head.num_classes=2')
+    code, out, _ = call_tool(
+        cost,
+        capfd,
+        write_config(tmp_path, SEGMENTER),
+        '--shape',
+        '64',
+        '64',
+        '--cfg-options',
+        'model.decode_head.num_classes=2',
+    )
     assert code == 0
     assert "no formula in a paper: ContextBlock; not in the total of the paper's accounting" in out
     assert 'backbone + decode_head' in out
@@ -95,7 +120,8 @@ def test_layer_without_a_formula_is_said(cost, tmp_path, capfd):
 def test_model_without_inserted_layers(cost, tmp_path, capfd):
     pytest.importorskip('mmpretrain')
     config = write_config(
-        tmp_path, "_base_ = 'mmpretrain::mobilenet_v2/mobilenet-v2_8xb32_in1k.py'")
+        tmp_path, "_base_ = 'mmpretrain::mobilenet_v2/mobilenet-v2_8xb32_in1k.py'"
+    )
     code, out, _ = call_tool(cost, capfd, config)
     assert code == 0
     assert 'no layer is inserted into this model (3,504,872 parameters)' in out
@@ -110,14 +136,20 @@ def test_paper_table_2(cost, capfd):
     assert code == 0
     assert '36 of 36 figures agree' in out
     row = next(line for line in out.splitlines() if line.startswith('res3-4+fpn1-5'))
-    assert [cell.split(' = ')[1] for cell in re.findall(r'[\d.]+ [KMG] = [\d.]+ [KMG]', row)] == \
-        ['354 M', '8.85 G', '22.4 G', '712 G']
+    assert [cell.split(' = ')[1] for cell in re.findall(r'[\d.]+ [KMG] = [\d.]+ [KMG]', row)] == [
+        '354 M',
+        '8.85 G',
+        '22.4 G',
+        '712 G',
+    ]
 
 
 def test_paper_figure_that_differs_is_exit_code_1(cost, capfd, monkeypatch):
     from kronattn_mm.cost import paper_tables
-    monkeypatch.setitem(paper_tables.TABLE_2_PRINTED, 'res3',
-                        ('41.4 M', '1.21 G', '122 M', '3.74 G'))
+
+    monkeypatch.setitem(
+        paper_tables.TABLE_2_PRINTED, 'res3', ('41.4 M', '1.21 G', '122 M', '3.74 G')
+    )
     code, out, _ = call_tool(cost, capfd, '--paper-table', '2')
     assert code == 1
     assert '41.3 M != 41.4 M' in out
@@ -145,19 +177,28 @@ def test_figure_2(cost, tmp_path, capfd):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(('argv', 'message'), [
-    ([], 'give a CONFIG, or --paper-table 2'),
-    (['absent.py'], 'there is no config file absent.py'),
-    (['absent.py', '--shape', '0', '64'], "height and width must be positive integers, got '0'"),
-    (['absent.py', '--shape', 'a', '64'], "height and width must be positive integers, got 'a'"),
-    (['absent.py', '--shape', '64'], 'expected 2 arguments'),
-    (['absent.py', '--cfg-options', 'depth'], "expected KEY=VALUE, got 'depth'"),
-    (['absent.py', '--cfg-options', 'a=[1,(2'], 'Imbalanced brackets'),
-    (['--shape', '64', '64', '--paper-examples'], 'need a CONFIG'),
-    (['--paper-table', '7'], "invalid choice: '7'"),
-    (['--figure', 'figure.jpg'], "invalid PNG file name value: 'figure.jpg'"),
-    (['--figure', 'nowhere/figure.png'], 'nowhere'),
-])
+@pytest.mark.parametrize(
+    ('argv', 'message'),
+    [
+        ([], 'give a CONFIG, or --paper-table 2'),
+        (['absent.py'], 'there is no config file absent.py'),
+        (
+            ['absent.py', '--shape', '0', '64'],
+            "height and width must be positive integers, got '0'",
+        ),
+        (
+            ['absent.py', '--shape', 'a', '64'],
+            "height and width must be positive integers, got 'a'",
+        ),
+        (['absent.py', '--shape', '64'], 'expected 2 arguments'),
+        (['absent.py', '--cfg-options', 'depth'], "expected KEY=VALUE, got 'depth'"),
+        (['absent.py', '--cfg-options', 'a=[1,(2'], 'Imbalanced brackets'),
+        (['--shape', '64', '64', '--paper-examples'], 'need a CONFIG'),
+        (['--paper-table', '7'], "invalid choice: '7'"),
+        (['--figure', 'figure.jpg'], "invalid PNG file name value: 'figure.jpg'"),
+        (['--figure', 'nowhere/figure.png'], 'nowhere'),
+    ],
+)
 def test_mistakes_are_one_line_and_exit_code_2(cost, capfd, argv, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, err = call_tool(cost, capfd, *argv)

@@ -32,8 +32,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes()
-            for path in sorted(folder.rglob('*')) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob('*'))
+        if path.is_file()
+    }
 
 
 def entries(folder: Path, split: str) -> dict:
@@ -46,8 +49,9 @@ def test_masks_are_the_pixels_that_each_digit_shows(monkeypatch: pytest.MonkeyPa
     source = load_digits()
     render, inks = scenes.render_digit, []
     monkeypatch.setattr(scenes, 'texture', lambda rng, size: np.zeros((size, size, 3), np.float32))
-    monkeypatch.setattr(scenes, 'render_digit',
-                        lambda *arguments: (render(*arguments) > 0.5).astype(np.float32))
+    monkeypatch.setattr(
+        scenes, 'render_digit', lambda *arguments: (render(*arguments) > 0.5).astype(np.float32)
+    )
 
     def ink(rng: np.random.Generator, paper: np.ndarray) -> np.ndarray:
         inks.append(20 * (len(inks) + 1))
@@ -56,7 +60,8 @@ def test_masks_are_the_pixels_that_each_digit_shows(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(scenes, 'ink_colour', ink)
     recipe = replace(scenes.Recipe(), min_digits=8, max_digits=8)
     picture, instances = scenes.compose_scene(
-        np.random.default_rng(3), source.images, source.target, np.arange(100), recipe)
+        np.random.default_rng(3), source.images, source.target, np.arange(100), recipe
+    )
     assert len(inks) == len(instances) >= 4
     for value, instance in zip(inks, instances, strict=True):
         assert np.array_equal(picture[..., 0] == value, instance.mask)
@@ -80,7 +85,8 @@ def test_overlap_leaves_the_promised_share_visible() -> None:
         scenes.render_digit = render
         try:
             _, instances = scenes.compose_scene(
-                np.random.default_rng(seed), source.images, source.target, np.arange(200), recipe)
+                np.random.default_rng(seed), source.images, source.target, np.arange(200), recipe
+            )
         finally:
             scenes.render_digit = original
         if len(instances) < len(areas):
@@ -97,7 +103,7 @@ def test_rendering_turns_and_enlarges() -> None:
     assert upright.min() >= 0 and upright.max() == 1
     assert 30 <= upright.shape[0] <= 44
     assert scenes.render_digit(pixels, 80, 0).shape[0] == pytest.approx(2 * upright.shape[0], abs=3)
-    assert not np.array_equal(upright, scenes.render_digit(pixels, 40, 15)[:upright.shape[0]])
+    assert not np.array_equal(upright, scenes.render_digit(pixels, 40, 15)[: upright.shape[0]])
 
 
 @pytest.mark.parametrize('split', ['train', 'val'])
@@ -113,16 +119,30 @@ def test_is_valid_coco(made: Path, split: str) -> None:
             mask = coco.annToMask(one).astype(bool)
             assert one['area'] == mask.sum() > 0
             rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-            assert one['bbox'] == [columns[0], rows[0], columns[-1] + 1 - columns[0],
-                                   rows[-1] + 1 - rows[0]]
+            assert one['bbox'] == [
+                columns[0],
+                rows[0],
+                columns[-1] + 1 - columns[0],
+                rows[-1] + 1 - rows[0],
+            ]
             assert one['category_id'] == load_digits().target[one['sample']] + 1
 
 
 def test_ground_truth_scores_one(made: Path) -> None:
     from pycocotools.cocoeval import COCOeval
+
     truth = COCO(str(made / 'annotations' / 'instances_val.json'))
-    found = truth.loadRes([dict(image_id=one['image_id'], category_id=one['category_id'], score=1.0,
-                                segmentation=one['segmentation']) for one in truth.anns.values()])
+    found = truth.loadRes(
+        [
+            dict(
+                image_id=one['image_id'],
+                category_id=one['category_id'],
+                score=1.0,
+                segmentation=one['segmentation'],
+            )
+            for one in truth.anns.values()
+        ]
+    )
     result = COCOeval(truth, found, 'segm')
     result.evaluate()
     result.accumulate()
@@ -197,12 +217,15 @@ def test_never_replaces_what_it_did_not_make(tmp_path: Path) -> None:
     assert (tmp_path / 'thesis.txt').read_text() == 'four years'
 
 
-@pytest.mark.parametrize('change, message', [
-    (dict(train=0), 'train must be at least 1, got 0'),
-    (dict(max_digits=2), 'max_digits=2 is below min_digits=3'),
-    (dict(size=100), 'max_height=64, size=100'),
-    (dict(min_visible=0.0), 'min_visible must lie in .*, got 0.0'),
-])
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (dict(train=0), 'train must be at least 1, got 0'),
+        (dict(max_digits=2), 'max_digits=2 is below min_digits=3'),
+        (dict(size=100), 'max_height=64, size=100'),
+        (dict(min_visible=0.0), 'min_visible must lie in .*, got 0.0'),
+    ],
+)
 def test_bad_recipe(change: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         scenes.Recipe(**{**asdict(scenes.Recipe()), **change})

@@ -38,7 +38,10 @@ def test_pictures_are_small(pictures, tmp_path, capsys):
     assert pictures.main([str(tmp_path)]) == 0
     written = sorted(tmp_path.iterdir())
     assert [path.name for path in written] == [
-        'kronecker_averages.png', 'kronecker_limits.png', 'kronecker_variance.png']
+        'kronecker_averages.png',
+        'kronecker_limits.png',
+        'kronecker_variance.png',
+    ]
     assert all(path.stat().st_size < 100_000 for path in written)
     with pytest.raises(SystemExit) as stop:
         pictures.main([str(tmp_path / 'nowhere')])

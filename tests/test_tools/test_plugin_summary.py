@@ -51,14 +51,26 @@ def test_detector(summary, tmp_path, capfd):
     assert max(map(len, out.splitlines()[2:])) <= 100
     d, n = 256, 16 * 20
     macc = n * d * 256 + 2 * n * 64 * 64
-    assert row(out, 'backbone.res3') == ['backbone.res3', 'EfficientAttention2d', '256x16x20',
-                                         f'{4 * d * 64 + 3 * 64 + d:,}', f'{macc / 1e6:.1f}', 'M',
-                                         'with_cp']
+    assert row(out, 'backbone.res3') == [
+        'backbone.res3',
+        'EfficientAttention2d',
+        '256x16x20',
+        f'{4 * d * 64 + 3 * 64 + d:,}',
+        f'{macc / 1e6:.1f}',
+        'M',
+        'with_cp',
+    ]
     assert row(out, 'backbone.layer4.0')[:3] == ['backbone.layer4.0', 'NonLocal2d', '512x8x10']
     assert row(out, 'backbone.layer4.0')[-1] == 'norm_eval'
     assert row(out, 'neck.fpn5')[:3] == ['neck.fpn5', 'ContextBlock', '256x2x3']
     assert row(out, 'backbone.layer4.1.conv1') == [
-        'backbone.layer4.1.conv1', 'ConvAWS2d', '512x8x10', f'{512 * 512 * 9:,}', '189', 'M']
+        'backbone.layer4.1.conv1',
+        'ConvAWS2d',
+        '512x8x10',
+        f'{512 * 512 * 9:,}',
+        '189',
+        'M',
+    ]
     assert row(out, 'total')[0] == 'total'
     assert 'share of the model:' in out and 'backbone + neck' in out
 
@@ -70,9 +82,12 @@ def test_classifier_as_json(summary, tmp_path, capfd):
     assert code == 0
     assert content['image_shape'] == [224, 224]
     assert 'CenterCrop' in content['image_shape_source']
-    layer, = content['layers']
-    assert (layer['name'], layer['layer'], layer['shape']) == ('backbone.layer5', 'NonLocal2d',
-                                                               [1, 96, 14, 14])
+    (layer,) = content['layers']
+    assert (layer['name'], layer['layer'], layer['shape']) == (
+        'backbone.layer5',
+        'NonLocal2d',
+        [1, 96, 14, 14],
+    )
     assert content['replaced_convs'] == []
     # torchvision's MobileNetV2 1.0 has 300,774,272, of which 1,280,000 are the classifier's.
     assert content['model']['macc'] - layer['executed']['macc'] == 300_774_272 - 1_280_000
@@ -83,15 +98,20 @@ def test_layer_in_a_second_stage(summary, tmp_path, capfd):
     config = write_config(tmp_path, MASK_HEAD)
     code, out, _ = call_tool(summary, capfd, config, '--shape', '128', '128')
     assert code == 0
-    assert row(out, 'roi_head')[:4] == ['roi_head.mask_head.convs.3', '*', 'EfficientAttention2d',
-                                        '256x14x14']
+    assert row(out, 'roi_head')[:4] == [
+        'roi_head.mask_head.convs.3',
+        '*',
+        'EfficientAttention2d',
+        '256x14x14',
+    ]
     assert 'not run by backbone + neck' in out
 
 
 def test_nothing_inserted(summary, tmp_path, capfd):
     pytest.importorskip('mmpretrain')
     config = write_config(
-        tmp_path, "_base_ = 'mmpretrain::mobilenet_v2/mobilenet-v2_8xb32_in1k.py'")
+        tmp_path, "_base_ = 'mmpretrain::mobilenet_v2/mobilenet-v2_8xb32_in1k.py'"
+    )
     code, out, _ = call_tool(summary, capfd, config)
     assert code == 0
     assert 'no layer is inserted into this model' in out
@@ -109,7 +129,13 @@ def test_mistake_in_the_insertion_is_one_line(summary, tmp_path, capfd):
 def test_in_a_process_of_its_own(tmp_path):
     done = subprocess.run(
         [sys.executable, str(ROOT / 'tools/analysis_tools/plugin_summary.py'), 'absent.py'],
-        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+    )
     assert (done.returncode, done.stdout) == (2, '')
     assert done.stderr.splitlines()[-1].startswith(
-        'plugin_summary.py: error: there is no config file absent.py')
+        'plugin_summary.py: error: there is no config file absent.py'
+    )

@@ -111,6 +111,7 @@ def detector(tmp_path_factory) -> tuple[str, str]:
 @pytest.fixture(scope='module')
 def tool():
     from kronattn_mm.cli import show
+
     return show
 
 
@@ -139,12 +140,18 @@ def picture_of(path: Path) -> np.ndarray:
 
 
 def test_pictures_from_the_command_line(detector, tmp_path):
-    images = [photograph(tmp_path / 'a' / 'cat.png', 50, 90),
-              photograph(tmp_path / 'b' / 'cat.jpg', 96, 60)]
+    images = [
+        photograph(tmp_path / 'a' / 'cat.png', 50, 90),
+        photograph(tmp_path / 'b' / 'cat.jpg', 96, 60),
+    ]
     finished = subprocess.run(
         [sys.executable, str(TOOL), *detector, *images, '--maps', '3', '--out-dir', 'pictures'],
-        cwd=tmp_path, capture_output=True, text=True, timeout=300,
-        env={**os.environ, 'OMP_NUM_THREADS': '1'})
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, 'OMP_NUM_THREADS': '1'},
+    )
     assert finished.returncode == 0, finished.stderr
     written = sorted(path.name for path in (tmp_path / 'pictures').iterdir())
     assert written == ['cat-2_neck.fpn1.png', 'cat_neck.fpn1.png']
@@ -164,11 +171,14 @@ def test_help_has_an_example(tool, capsys):
 def test_a_segmenter_and_a_classifier(tool, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     image = photograph(tmp_path / 'in' / 'street.png', 50, 90)
-    for name, text, layer in (('fcn', SEGMENTER, 'backbone.res2'),
-                              ('resnet', CLASSIFIER, 'backbone.res3')):
+    for name, text, layer in (
+        ('fcn', SEGMENTER, 'backbone.res2'),
+        ('resnet', CLASSIFIER, 'backbone.res3'),
+    ):
         pytest.importorskip(text.split("default_scope = '")[1].split("'")[0])
-        assert tool.main([*make(tmp_path, name, text), image, '--out-dir', name]) == 0, \
+        assert tool.main([*make(tmp_path, name, text), image, '--out-dir', name]) == 0, (
             capsys.readouterr().err
+        )
         picture_of(tmp_path / name / f'street_{layer}.png')
 
 
@@ -192,8 +202,21 @@ def test_settings_and_layer_can_be_chosen(tool, detector, tmp_path, monkeypatch)
         return draw(model, pipeline, *rest)
 
     monkeypatch.setattr(tool, 'show', show)
-    assert tool.main([*detector, image, '--layer', 'neck.fpn3', '--maps', '100', '--cfg-options',
-                      'test_dataloader.dataset.dataset.pipeline.1.scale=(80,64)']) == 0
+    assert (
+        tool.main(
+            [
+                *detector,
+                image,
+                '--layer',
+                'neck.fpn3',
+                '--maps',
+                '100',
+                '--cfg-options',
+                'test_dataloader.dataset.dataset.pipeline.1.scale=(80,64)',
+            ]
+        )
+        == 0
+    )
     assert recorded == [(80, 64)]
     picture_of(tmp_path / 'out' / 'attention_maps' / 'cat_neck.fpn3.png')
 
@@ -233,7 +256,7 @@ def test_outputs_never_collide(tool):
 def test_bad_images_are_named_before_anything_is_computed(refused, tmp_path):
     good = photograph(tmp_path / 'in' / 'good.jpg', 80, 80)
     content = Path(good).read_bytes()
-    (tmp_path / 'half.jpg').write_bytes(content[:len(content) // 2])
+    (tmp_path / 'half.jpg').write_bytes(content[: len(content) // 2])
     (tmp_path / 'text.png').write_text('not an image')
     # The config does not exist either: the images come first.
     assert "'missing.jpg' does not exist" in refused('no.py', 'no.pth', good, 'missing.jpg')
@@ -267,7 +290,7 @@ def test_bad_checkpoints_are_named(refused, detector, tmp_path):
     image = photograph(tmp_path / 'in' / 'cat.png', 50, 90)
     assert "checkpoint 'none' does not exist" in refused(config, 'none', image)
     content = Path(checkpoint).read_bytes()
-    (tmp_path / 'half.pth').write_bytes(content[:len(content) // 2])
+    (tmp_path / 'half.pth').write_bytes(content[: len(content) // 2])
     assert "checkpoint 'half.pth' cannot be read" in refused(config, 'half.pth', image)
     (tmp_path / 'text.pth').write_text('no checkpoint')
     assert "checkpoint 'text.pth' cannot be read" in refused(config, 'text.pth', image)
@@ -275,11 +298,14 @@ def test_bad_checkpoints_are_named(refused, detector, tmp_path):
     assert "checkpoint 'list.pth' holds no state_dict" in refused(config, 'list.pth', image)
 
     weights = torch.load(checkpoint)['state_dict']
-    torch.save({key: value for key, value in weights.items() if 'lateral' not in key},
-               tmp_path / 'less.pth')
+    torch.save(
+        {key: value for key, value in weights.items() if 'lateral' not in key},
+        tmp_path / 'less.pth',
+    )
     assert 'keys missing, such as neck.lateral_convs' in refused(config, 'less.pth', image)
-    torch.save({**weights, 'neck.attention.out9.keys.weight': torch.zeros(1)},
-               tmp_path / 'more.pth')
+    torch.save(
+        {**weights, 'neck.attention.out9.keys.weight': torch.zeros(1)}, tmp_path / 'more.pth'
+    )
     assert 'attention keys that the config has no layer for' in refused(config, 'more.pth', image)
     said = refused(config, checkpoint, image, '--cfg-options', 'model.bbox_head.num_classes=3')
     assert f"checkpoint '{checkpoint}' does not fit the config" in said

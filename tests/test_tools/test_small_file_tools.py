@@ -57,10 +57,17 @@ def files(tmp_path_factory):
     for key in ours:
         if state[key].is_floating_point():
             state[key].copy_(torch.rand_like(state[key]) * 0.2 + 0.05)
-    torch.save(dict(state_dict=state, meta=dict(epoch=7, cfg=(folder / 'plugged.py').read_text()),
-                    optimizer=dict(state={})), folder / 'trained.pth')
-    torch.save({key: value for key, value in state.items() if key not in ours},
-               folder / 'plain.pth')
+    torch.save(
+        dict(
+            state_dict=state,
+            meta=dict(epoch=7, cfg=(folder / 'plugged.py').read_text()),
+            optimizer=dict(state={}),
+        ),
+        folder / 'trained.pth',
+    )
+    torch.save(
+        {key: value for key, value in state.items() if key not in ours}, folder / 'plain.pth'
+    )
     noise = np.random.default_rng(0).integers(0, 256, (8, 12, 3), dtype=np.uint8)
     cv2.imwrite(str(folder / 'image.png'), cv2.resize(noise, (120, 80)))
     return folder
@@ -75,8 +82,18 @@ def call(tool, capsys, *arguments):
 def test_there_and_back(files, tmp_path, capsys):
     small, out = tmp_path / 'attention.safetensors', tmp_path / 'attached.pth'
     images = ['--images', files / 'image.png', '--json']
-    code, text, _ = call(extract, capsys, files / 'plugged.py', files / 'trained.pth', small,
-                         '--plain', files / 'plain.pth', '--metrics', 'coco/bbox_mAP=0.5', *images)
+    code, text, _ = call(
+        extract,
+        capsys,
+        files / 'plugged.py',
+        files / 'trained.pth',
+        small,
+        '--plain',
+        files / 'plain.pth',
+        '--metrics',
+        'coco/bbox_mAP=0.5',
+        *images,
+    )
     result = json.loads(text)
     assert code == 0 and result['passed'] and result['images'][0]['largest'] == 0
     assert result['moved'] == dict(statistics=0, weights=0, not_in_file=0)
@@ -84,8 +101,9 @@ def test_there_and_back(files, tmp_path, capsys):
 
     trained = torch.load(files / 'trained.pth')['state_dict']
     for config in ('plugged.py', 'plain.py'):
-        code, text, _ = call(attach, capsys, files / config, files / 'plain.pth', small, out,
-                             *images)
+        code, text, _ = call(
+            attach, capsys, files / config, files / 'plain.pth', small, out, *images
+        )
         result = json.loads(text)
         assert code == 0 and result['passed'] and result['same_base']
         assert result['images'][0]['largest'] == 0 < result['change'][0]['largest']
@@ -114,21 +132,39 @@ def test_the_config_that_attach_prints_builds_the_model(files, tmp_path, capsys)
     model, _ = load_model(tmp_path / 'made.py')
     trained = torch.load(files / 'trained.pth')['state_dict']
     assert model.state_dict().keys() == trained.keys()
-    assert all(torch.equal(value, trained[key]) for key, value in model.state_dict().items()
-               if key in added_keys(model))
+    assert all(
+        torch.equal(value, trained[key])
+        for key, value in model.state_dict().items()
+        if key in added_keys(model)
+    )
 
 
 def test_inspect(files, tmp_path, capsys):
     small = tmp_path / 'attention.safetensors'
-    call(extract, capsys, files / 'plugged.py', files / 'trained.pth', small, '--licence', 'CC0',
-         '--metrics', 'coco/bbox_mAP=0.5')
+    call(
+        extract,
+        capsys,
+        files / 'plugged.py',
+        files / 'trained.pth',
+        small,
+        '--licence',
+        'CC0',
+        '--metrics',
+        'coco/bbox_mAP=0.5',
+    )
     code, text, _ = call(inspect_file, capsys, small)
     assert code == 0
-    for words in ('backbone.res2: kronattn_mm.EfficientAttention2d(key_channels=4',
-                  'backbone.layer4: kronattn_mm.ShiftBalanceConv2d', ', 5 convolutions',
-                  'neck.fpn1: NonLocal2d(reduction=2', 'for: RetinaNet of plugged.py',
-                  'base moved during training: not known', 'licence: CC0',
-                  'coco/bbox_mAP 0.5', f'torch {torch.__version__}'):
+    for words in (
+        'backbone.res2: kronattn_mm.EfficientAttention2d(key_channels=4',
+        'backbone.layer4: kronattn_mm.ShiftBalanceConv2d',
+        ', 5 convolutions',
+        'neck.fpn1: NonLocal2d(reduction=2',
+        'for: RetinaNet of plugged.py',
+        'base moved during training: not known',
+        'licence: CC0',
+        'coco/bbox_mAP 0.5',
+        f'torch {torch.__version__}',
+    ):
         assert words in text, words
     code, text, _ = call(inspect_file, capsys, files / 'trained.pth')
     assert code == 0 and 'backbone.res3' in text and 'backbone.layer4.0.conv1' in text
@@ -148,8 +184,11 @@ def test_inspect_runs_nothing(tmp_path, capsys):
     torch.save(dict(state_dict={'a.weight': torch.ones(3)}, message_hub=Trap()), file)
     code, text, _ = call(inspect_file, capsys, file)
     assert code == 1 and '1 tensors, 3 values' in text and 'also in it: message_hub' in text
-    torch.save(dict(state_dict={'a.weight': torch.ones(3)}, message_hub=Trap()), file,
-               _use_new_zipfile_serialization=False)
+    torch.save(
+        dict(state_dict={'a.weight': torch.ones(3)}, message_hub=Trap()),
+        file,
+        _use_new_zipfile_serialization=False,
+    )
     assert call(inspect_file, capsys, file)[0] == 1
     assert not Path(Trap.path).exists()
     pickle.loads(pickle.dumps(Trap())).close()
@@ -167,22 +206,26 @@ def test_mistakes_are_one_sentence(files, tmp_path, capsys):
     torch.save(moved, tmp_path / 'moved.pth')
     plugged, plain = files / 'plugged.py', files / 'plain.pth'
     for tool, arguments, message in (
-            (extract, (files / 'none.py', plain, out), 'there is no config file'),
-            (extract, (plugged, tmp_path / 'none.pth', out), 'there is no checkpoint'),
-            (extract, (plugged, tmp_path / 'cut.pth', out), 'may be truncated'),
-            (extract, (plugged, plain, out), 'keys missing, such as backbone.layer4.0.conv1.att'),
-            (extract, (files / 'plain.py', plain, out), 'nothing is inserted into this RetinaNet'),
-            (extract, (plugged, tmp_path / 'moved.pth', out, '--plain', plain), 'the base moved: 0 '
-             'statistics of batch norms and 1 weights'),
-            (extract, (plugged, files / 'trained.pth', out, '--images', 'none.jpg'), 'none.jpg'),
-            (attach, (plugged, plain, tmp_path / 'cut.safetensors', out), 'may be truncated'),
-            (attach, (tmp_path / 'other.py', plain, small, out), 'does not fit the config: 2 tens'),
-            (attach, (plugged, plain, plain, out), 'cannot be read as a safetensors file'),
-            (strip, (files / 'plain.py', plain, out), 'inserts nothing'),
-            (strip, (plugged, small, out), '120 keys missing, such as backbone.conv1.weight'),
-            (inspect_file, (tmp_path / 'cut.pth', ), 'may be truncated'),
-            (inspect_file, (tmp_path / 'cut.safetensors', ), 'may be truncated'),
-            (inspect_file, (tmp_path / 'nothing', ), 'there is no file')):
+        (extract, (files / 'none.py', plain, out), 'there is no config file'),
+        (extract, (plugged, tmp_path / 'none.pth', out), 'there is no checkpoint'),
+        (extract, (plugged, tmp_path / 'cut.pth', out), 'may be truncated'),
+        (extract, (plugged, plain, out), 'keys missing, such as backbone.layer4.0.conv1.att'),
+        (extract, (files / 'plain.py', plain, out), 'nothing is inserted into this RetinaNet'),
+        (
+            extract,
+            (plugged, tmp_path / 'moved.pth', out, '--plain', plain),
+            'the base moved: 0 statistics of batch norms and 1 weights',
+        ),
+        (extract, (plugged, files / 'trained.pth', out, '--images', 'none.jpg'), 'none.jpg'),
+        (attach, (plugged, plain, tmp_path / 'cut.safetensors', out), 'may be truncated'),
+        (attach, (tmp_path / 'other.py', plain, small, out), 'does not fit the config: 2 tens'),
+        (attach, (plugged, plain, plain, out), 'cannot be read as a safetensors file'),
+        (strip, (files / 'plain.py', plain, out), 'inserts nothing'),
+        (strip, (plugged, small, out), '120 keys missing, such as backbone.conv1.weight'),
+        (inspect_file, (tmp_path / 'cut.pth',), 'may be truncated'),
+        (inspect_file, (tmp_path / 'cut.safetensors',), 'may be truncated'),
+        (inspect_file, (tmp_path / 'nothing',), 'there is no file'),
+    ):
         code, _, error = call(tool, capsys, *arguments)
         last = error.strip().splitlines()[-1]
         assert code == 2 and ': error: ' in last and message in last, (arguments, last)
@@ -195,20 +238,22 @@ def test_mistakes_are_one_sentence(files, tmp_path, capsys):
 def test_what_is_read_is_never_replaced(files, tmp_path, capsys):
     for name in ('plain.py', 'plugged.py', 'plain.pth', 'trained.pth'):
         (tmp_path / name).write_bytes((files / name).read_bytes())
-    config, trained, plain = (tmp_path / name for name in ('plugged.py', 'trained.pth',
-                                                           'plain.pth'))
+    config, trained, plain = (
+        tmp_path / name for name in ('plugged.py', 'trained.pth', 'plain.pth')
+    )
     small, out = tmp_path / 'a.safetensors', tmp_path / 'out.pth'
     assert call(extract, capsys, config, trained, small)[0] == 0
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for tool, arguments, message in (
-            (extract, (config, trained, trained), 'that is read; name another file'),
-            (extract, (config, trained, plain, '--plain', plain), 'that is read'),
-            (extract, (config, trained, tmp_path), 'is a folder; name the file to write'),
-            (attach, (config, plain, small, plain), 'that is read'),
-            (attach, (config, plain, small, small), 'that is read'),
-            (attach, (config, plain, small, out, '--images', config), 'cannot be read'),
-            (strip, (config, trained, trained), 'that is read'),
-            (strip, (config, trained, out, '--images', 'no.jpg'), 'does not exist')):
+        (extract, (config, trained, trained), 'that is read; name another file'),
+        (extract, (config, trained, plain, '--plain', plain), 'that is read'),
+        (extract, (config, trained, tmp_path), 'is a folder; name the file to write'),
+        (attach, (config, plain, small, plain), 'that is read'),
+        (attach, (config, plain, small, small), 'that is read'),
+        (attach, (config, plain, small, out, '--images', config), 'cannot be read'),
+        (strip, (config, trained, trained), 'that is read'),
+        (strip, (config, trained, out, '--images', 'no.jpg'), 'does not exist'),
+    ):
         code, _, error = call(tool, capsys, *arguments)
         assert code == 2 and message in error, error
         assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before, arguments
@@ -223,8 +268,13 @@ def test_a_difference_is_an_exit_code(files, tmp_path, capsys, monkeypatch):
             model.backbone.attention.res2.reprojection.bias += 1e-3
 
     monkeypatch.setattr(extract, 'load_attention', spoilt)
-    arguments = [files / 'plugged.py', files / 'trained.pth', tmp_path / 'a.safetensors',
-                 '--images', files / 'image.png']
+    arguments = [
+        files / 'plugged.py',
+        files / 'trained.pth',
+        tmp_path / 'a.safetensors',
+        '--images',
+        files / 'image.png',
+    ]
     code, text, error = call(extract, capsys, *arguments)
     assert code == 1 and 'largest difference' in text and 'above the tolerance of 0' in error
     assert call(extract, capsys, *arguments, '--tolerance', '100')[0] == 0
@@ -235,12 +285,16 @@ def test_as_scripts(files, tmp_path):
     small = tmp_path / 'attention.safetensors'
     tools = ROOT / 'tools' / 'model_converters'
     for arguments in (
-            ['extract_attention.py', files / 'plugged.py', files / 'trained.pth', small],
-            ['attach_attention.py', files / 'plain.py', files / 'plain.pth', small,
-             tmp_path / 'a.pth'],
-            ['strip_attention.py', files / 'plugged.py', tmp_path / 'a.pth', tmp_path / 'b.pth'],
-            ['inspect_attention.py', small], ['inspect_attention.py', '--help']):
-        done = subprocess.run([sys.executable, tools / arguments[0], *map(str, arguments[1:])],
-                              capture_output=True, text=True)
+        ['extract_attention.py', files / 'plugged.py', files / 'trained.pth', small],
+        ['attach_attention.py', files / 'plain.py', files / 'plain.pth', small, tmp_path / 'a.pth'],
+        ['strip_attention.py', files / 'plugged.py', tmp_path / 'a.pth', tmp_path / 'b.pth'],
+        ['inspect_attention.py', small],
+        ['inspect_attention.py', '--help'],
+    ):
+        done = subprocess.run(
+            [sys.executable, tools / arguments[0], *map(str, arguments[1:])],
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, done.stderr
         assert done.stdout

@@ -78,21 +78,36 @@ def draw_split(folder: Path, split: str, pictures: int, seed: int) -> None:
             if category == 1:
                 polygon = cv2.ellipse2Poly((x, y), (radius, radius), 0, 0, 360, 15)
             else:
-                polygon = np.array([[x - radius, y - radius], [x + radius, y - radius],
-                                    [x + radius, y + radius], [x - radius, y + radius]])
+                polygon = np.array(
+                    [
+                        [x - radius, y - radius],
+                        [x + radius, y - radius],
+                        [x + radius, y + radius],
+                        [x - radius, y + radius],
+                    ]
+                )
             colour = (40, 200, 250) if category == 1 else (240, 120, 60)
             cv2.fillPoly(image, [polygon.astype(np.int32)], colour)
             (x1, y1), (x2, y2) = polygon.min(0), polygon.max(0)
-            annotations.append(dict(
-                id=len(annotations) + 1, image_id=image_id, category_id=category, iscrowd=0,
-                bbox=[int(x1), int(y1), int(x2 - x1), int(y2 - y1)],
-                area=float(cv2.contourArea(polygon.astype(np.int32))),
-                segmentation=[polygon.reshape(-1).tolist()]))
+            annotations.append(
+                dict(
+                    id=len(annotations) + 1,
+                    image_id=image_id,
+                    category_id=category,
+                    iscrowd=0,
+                    bbox=[int(x1), int(y1), int(x2 - x1), int(y2 - y1)],
+                    area=float(cv2.contourArea(polygon.astype(np.int32))),
+                    segmentation=[polygon.reshape(-1).tolist()],
+                )
+            )
         name = f'{image_id:03}.jpg'
         cv2.imwrite(str(folder / split / name), image)
         images.append(dict(id=image_id, file_name=name, height=SIZE, width=SIZE))
-    content = dict(images=images, annotations=annotations,
-                   categories=[dict(id=1, name='disc'), dict(id=2, name='box')])
+    content = dict(
+        images=images,
+        annotations=annotations,
+        categories=[dict(id=1, name='disc'), dict(id=2, name='box')],
+    )
     (folder / f'{split}.json').write_text(json.dumps(content), encoding='utf-8')
 
 
@@ -111,8 +126,9 @@ def small_config(made_set: Path, tmp_path: Path) -> Callable[..., Path]:
     def write(more: str = '', data: Path = made_set, name: str = 'small.py') -> Path:
         path = tmp_path / name
         base = ROOT / 'configs' / 'efficient_attention' / ROW
-        path.write_text(SMALL_CONFIG.format(base=base, data=data, size=SIZE) + more,
-                        encoding='utf-8')
+        path.write_text(
+            SMALL_CONFIG.format(base=base, data=data, size=SIZE) + more, encoding='utf-8'
+        )
         return path
 
     return write

@@ -79,15 +79,27 @@ def files(tmp_path, made_set, monkeypatch):
         if state[key].is_floating_point():
             state[key].copy_(torch.rand_like(state[key]) * 0.2 + 0.05)
     torch.save(dict(state_dict=state), tmp_path / 'trained.pth')
-    torch.save(dict(state_dict={key: value for key, value in state.items() if key not in ours}),
-               tmp_path / 'plain.pth')
+    torch.save(
+        dict(state_dict={key: value for key, value in state.items() if key not in ours}),
+        tmp_path / 'plain.pth',
+    )
     return tmp_path
 
 
 def run(files: Path, *arguments: object) -> dict:
     out = files / 'out'
-    code = ablate.main([str(argument) for argument in (
-        files / 'config.py', files / 'trained.pth', '--out-dir', out, *arguments)])
+    code = ablate.main(
+        [
+            str(argument)
+            for argument in (
+                files / 'config.py',
+                files / 'trained.pth',
+                '--out-dir',
+                out,
+                *arguments,
+            )
+        ]
+    )
     assert code == 0
     assert {path.name for path in out.iterdir()} <= {'ablation.json', 'ablation.png', 'log'}
     with Image.open(out / 'ablation.png') as picture:
@@ -99,8 +111,16 @@ def run(files: Path, *arguments: object) -> dict:
 def test_all_rows(files, capsys):
     content = run(files, '--plain', files / 'plain.pth', '--strength', '0,0.5,1')
     scores = {row['setting']: row['metrics']['score'] for row in content['results']}
-    assert list(scores) == ['all on', 'all off', 'backbone.res3 off', 'neck.fpn1 off',
-                            'convs layer4 off', 'strength 0', 'strength 0.5', 'strength 1']
+    assert list(scores) == [
+        'all on',
+        'all off',
+        'backbone.res3 off',
+        'neck.fpn1 off',
+        'convs layer4 off',
+        'strength 0',
+        'strength 0.5',
+        'strength 1',
+    ]
     assert all(row['metrics']['pictures'] == 4 for row in content['results'])
     assert scores['strength 0'] == pytest.approx(scores['all off'], rel=1e-5)
     assert scores['strength 1'] == scores['all on']
@@ -121,24 +141,41 @@ def test_a_base_that_moved_is_said_and_the_plain_model_evaluated(files, capsys):
     scores = {row['setting']: row['metrics']['score'] for row in content['results']}
     assert list(scores) == ['all on', 'all off', 'neck.fpn1 off', 'plain checkpoint']
     assert scores['plain checkpoint'] < scores['all off'], 'a lower bias, lower scores'
-    assert 'is not the plain model: training changed the rest too (1 weights, 0 stat' in \
-        content['note']
+    assert (
+        'is not the plain model: training changed the rest too (1 weights, 0 stat'
+        in content['note']
+    )
     content = run(files, '--points', 'fpn1', '--metric', 'pictures')
     assert 'is not known' in content['note']
 
 
 def test_mistakes(files, capsys):
     for arguments, message in (
-            ([files / 'config.py', files / 'none.pth'], 'there is no checkpoint'),
-            ([files / 'config.py', files / 'plain.pth'], 'keys missing'),
-            ([files / 'config.py', files / 'trained.pth', '--points', 'fpn2'],
-             "did you mean 'fpn1'"),
-            ([files / 'config.py', files / 'trained.pth', '--metric', 'mAP'],
-             "no metric 'mAP'; there are score, pictures"),
-            ([files / 'config.py', files / 'trained.pth', '--cfg-options', 'test_evaluator=None'],
-             'has no test_evaluator'),
-            ([files / 'config.py', files / 'trained.pth', '--cfg-options',
-              'test_dataloader.dataset.ann_file=none.json'], 'cannot be set up')):
-        assert ablate.main([str(argument) for argument in arguments]
-                           + ['--out-dir', str(files / 'out')]) == 2
+        ([files / 'config.py', files / 'none.pth'], 'there is no checkpoint'),
+        ([files / 'config.py', files / 'plain.pth'], 'keys missing'),
+        ([files / 'config.py', files / 'trained.pth', '--points', 'fpn2'], "did you mean 'fpn1'"),
+        (
+            [files / 'config.py', files / 'trained.pth', '--metric', 'mAP'],
+            "no metric 'mAP'; there are score, pictures",
+        ),
+        (
+            [files / 'config.py', files / 'trained.pth', '--cfg-options', 'test_evaluator=None'],
+            'has no test_evaluator',
+        ),
+        (
+            [
+                files / 'config.py',
+                files / 'trained.pth',
+                '--cfg-options',
+                'test_dataloader.dataset.ann_file=none.json',
+            ],
+            'cannot be set up',
+        ),
+    ):
+        assert (
+            ablate.main(
+                [str(argument) for argument in arguments] + ['--out-dir', str(files / 'out')]
+            )
+            == 2
+        )
         assert message in capsys.readouterr().err.strip().splitlines()[-1]

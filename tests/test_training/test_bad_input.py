@@ -58,16 +58,25 @@ def test_config_of_no_known_library(run: Callable[..., str], tmp_path: Path) -> 
     assert "'mmother'" in message and "'mmdet', 'mmseg', 'mmpretrain'" in message
 
 
-@pytest.mark.parametrize(('content', 'said'), [
-    (None, 'does not exist'),
-    ('', 'is empty'),
-    ('{"images": [', 'is not valid JSON'),
-    ('{"images": [], "annotations": [], "categories": []}', 'lists no images'),
-])
+@pytest.mark.parametrize(
+    ('content', 'said'),
+    [
+        (None, 'does not exist'),
+        ('', 'is empty'),
+        ('{"images": [', 'is not valid JSON'),
+        ('{"images": [], "annotations": [], "categories": []}', 'lists no images'),
+    ],
+)
 @pytest.mark.parametrize('split', ['train', 'val'])
-def test_bad_annotation_file(run: Callable[..., str], small_config: Callable[..., Path],
-                             made_set: Path, tmp_path: Path, content: str | None, said: str,
-                             split: str) -> None:
+def test_bad_annotation_file(
+    run: Callable[..., str],
+    small_config: Callable[..., Path],
+    made_set: Path,
+    tmp_path: Path,
+    content: str | None,
+    said: str,
+    split: str,
+) -> None:
     data = tmp_path / 'data'
     data.mkdir()
     for name in ('train', 'val'):
@@ -83,26 +92,34 @@ def test_bad_annotation_file(run: Callable[..., str], small_config: Callable[...
         checkpoint = tmp_path / 'model.pth'
         torch.save(dict(state_dict={}), checkpoint)
         assert run('test.py', path, checkpoint).startswith(
-            f'test.py: error: annotation file {bad} {said}')
+            f'test.py: error: annotation file {bad} {said}'
+        )
     assert not (tmp_path / 'work_dirs').exists()
 
 
 def test_missing_annotations_follow_cfg_options(run: Callable[..., str]) -> None:
-    message = run('train.py', FOLDER / 'mask-rcnn_r50_fpn_32xb2-24e_coco.py', '--cfg-options',
-                  'train_dataloader.dataset.data_root=nowhere/')
+    message = run(
+        'train.py',
+        FOLDER / 'mask-rcnn_r50_fpn_32xb2-24e_coco.py',
+        '--cfg-options',
+        'train_dataloader.dataset.data_root=nowhere/',
+    )
     assert 'nowhere/annotations/instances_train2017.json does not exist' in message
     assert 'train_dataloader.dataset.data_root' in message
 
 
-def test_bad_checkpoint(run: Callable[..., str], small_config: Callable[..., Path],
-                        tmp_path: Path) -> None:
+def test_bad_checkpoint(
+    run: Callable[..., str], small_config: Callable[..., Path], tmp_path: Path
+) -> None:
     path = small_config()
     checkpoint = tmp_path / 'model.pth'
-    assert run('test.py', path, checkpoint) == \
-        f'test.py: error: checkpoint {checkpoint} does not exist'
+    assert (
+        run('test.py', path, checkpoint)
+        == f'test.py: error: checkpoint {checkpoint} does not exist'
+    )
     torch.save(dict(state_dict=dict(weight=torch.rand(100, 100))), checkpoint)
     whole = checkpoint.read_bytes()
-    for content in (b'', b'not a checkpoint', whole[:len(whole) // 2]):
+    for content in (b'', b'not a checkpoint', whole[: len(whole) // 2]):
         checkpoint.write_bytes(content)
         for tool, arguments in (('test.py', [checkpoint]), ('train.py', ['--resume', checkpoint])):
             message = run(tool, path, *arguments)
@@ -110,13 +127,14 @@ def test_bad_checkpoint(run: Callable[..., str], small_config: Callable[..., Pat
             assert '\n' not in message
 
 
-def test_checkpoints_of_both_formats_pass(monkeypatch: pytest.MonkeyPatch,
-                                          tmp_path: Path) -> None:
+def test_checkpoints_of_both_formats_pass(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(ROOT / 'tools'))
     from library_tool import check_checkpoint
+
     for zipped in (True, False):
-        torch.save(dict(state_dict={}), tmp_path / 'model.pth',
-                   _use_new_zipfile_serialization=zipped)
+        torch.save(
+            dict(state_dict={}), tmp_path / 'model.pth', _use_new_zipfile_serialization=zipped
+        )
         check_checkpoint(str(tmp_path / 'model.pth'))
     check_checkpoint('https://example.org/model.pth')
 
@@ -139,10 +157,12 @@ def damaged(made_set: Path, tmp_path: Path) -> Callable[[int | None], tuple[Path
 
 
 @pytest.mark.parametrize('kept', [20, 2000, -10, None])
-def test_broken_or_missing_picture_is_named(small_config: Callable[..., Path],
-                                            damaged: Callable, kept: int | None) -> None:
+def test_broken_or_missing_picture_is_named(
+    small_config: Callable[..., Path], damaged: Callable, kept: int | None
+) -> None:
     """mmcv's loader does that by itself."""
     from mmdet.registry import DATASETS
+
     data, bad = damaged(kept)
     config = Config.fromfile(small_config(data=data))
     init_default_scope('mmdet')
@@ -152,8 +172,9 @@ def test_broken_or_missing_picture_is_named(small_config: Callable[..., Path],
     assert str(bad) in str(failure.value)
 
 
-def test_empty_picture_is_named(run: Callable[..., str], small_config: Callable[..., Path],
-                                damaged: Callable, tmp_path: Path) -> None:
+def test_empty_picture_is_named(
+    run: Callable[..., str], small_config: Callable[..., Path], damaged: Callable, tmp_path: Path
+) -> None:
     """OpenCV's message does not name it."""
     data, bad = damaged(0)
     message = run('train.py', small_config(data=data), '--work-dir', tmp_path / 'run')
@@ -165,10 +186,12 @@ def test_empty_picture_is_named(run: Callable[..., str], small_config: Callable[
 @pytest.mark.parametrize('tool', ['train.py', 'test.py'])
 @pytest.mark.parametrize('library', ['mmdet', 'mmseg', 'mmpretrain'])
 def test_every_library_has_the_tool_in_the_form_that_is_expected(
-        monkeypatch: pytest.MonkeyPatch, library: str, tool: str) -> None:
+    monkeypatch: pytest.MonkeyPatch, library: str, tool: str
+) -> None:
     pytest.importorskip(library)
     monkeypatch.syspath_prepend(str(ROOT / 'tools'))
     import library_tool
+
     script = library_tool.load_tool(library, tool)
     assert library in script.__file__
     arguments = ['config.py'] + (['model.pth'] if tool == 'test.py' else [])
@@ -180,7 +203,11 @@ def test_every_library_has_the_tool_in_the_form_that_is_expected(
 
 @pytest.mark.parametrize('tool', ['train.py', 'test.py'])
 def test_help_is_ours_and_the_librarys(tool: str) -> None:
-    done = subprocess.run([sys.executable, ROOT / 'tools' / tool, '--help'], text=True,
-                          capture_output=True, env=dict(os.environ, PYTHONPATH=str(ROOT)))
+    done = subprocess.run(
+        [sys.executable, ROOT / 'tools' / tool, '--help'],
+        text=True,
+        capture_output=True,
+        env=dict(os.environ, PYTHONPATH=str(ROOT)),
+    )
     assert done.returncode == 0, done.stderr
     assert 'example:' in done.stdout and '--cfg-options' in done.stdout

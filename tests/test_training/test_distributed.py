@@ -49,16 +49,25 @@ train_cfg = dict(max_epochs=1)
 custom_imports = dict(imports=['kronattn_mm', 'dump_rank'], allow_failed_imports=False)
 custom_hooks = [dict(type='kronattn_mm.EpochSeed'), dict(type='mmengine.DumpRank')]
 """)
-    environment = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=str(tmp_path),
-                       PORT=str(free_port()), PYTHON=sys.executable)
+    environment = dict(
+        os.environ,
+        OMP_NUM_THREADS='1',
+        PYTHONPATH=str(tmp_path),
+        PORT=str(free_port()),
+        PYTHON=sys.executable,
+    )
     done = subprocess.run(
         ['bash', ROOT / 'tools' / 'dist_train.sh', path, '2', '--work-dir', tmp_path / 'run'],
-        env=environment, text=True, capture_output=True)
+        env=environment,
+        text=True,
+        capture_output=True,
+    )
     # Parameters that took no part in the loss would stop DistributedDataParallel in the second
     # iteration.
     assert done.returncode == 0, done.stderr[-4000:]
-    first, second = (torch.load(tmp_path / 'run' / f'rank{rank}.pth', weights_only=False)
-                     for rank in (0, 1))
+    first, second = (
+        torch.load(tmp_path / 'run' / f'rank{rank}.pth', weights_only=False) for rank in (0, 1)
+    )
     assert first['kind'] == second['kind'] == 'MMDistributedDataParallel'
     assert len(first['seen']) == len(second['seen']) == 8
     assert not set(first['seen']) & set(second['seen'])

@@ -18,15 +18,19 @@ class Visualizer:
     def __init__(self) -> None:
         self.drawn: list[tuple[str, tuple, str, int]] = []
 
-    def add_datasample(self, name: str, image: np.ndarray, data_sample: SimpleNamespace,
-                       step: int) -> None:
+    def add_datasample(
+        self, name: str, image: np.ndarray, data_sample: SimpleNamespace, step: int
+    ) -> None:
         self.drawn.append((name, image.shape, data_sample.img_path, step))
 
 
-@pytest.mark.parametrize(('batches', 'number', 'expected'), [
-    (10, 4, [0, 2, 4, 6]), (10, 1, [0]), (3, 4, [0, 1, 2]), (100, 4, [0, 25, 50, 75])])
-def test_validation_pictures_are_few_and_spread(made_set: Path, batches: int, number: int,
-                                                expected: list[int]) -> None:
+@pytest.mark.parametrize(
+    ('batches', 'number', 'expected'),
+    [(10, 4, [0, 2, 4, 6]), (10, 1, [0]), (3, 4, [0, 1, 2]), (100, 4, [0, 25, 50, 75])],
+)
+def test_validation_pictures_are_few_and_spread(
+    made_set: Path, batches: int, number: int, expected: list[int]
+) -> None:
     hook = ValidationPictures(number)
     visualizer = Visualizer()
     runner = SimpleNamespace(val_dataloader=range(batches), iter=7, visualizer=visualizer)

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def build(path: Path, options: dict | None = None) -> nn.Module:
     """Build the model of a config, changed as by ``--cfg-options``."""
     from mmdet.registry import MODELS
+
     config = Config.fromfile(path)
     config.merge_from_dict(options or {})
     init_default_scope('mmdet')
@@ -32,8 +33,10 @@ def build(path: Path, options: dict | None = None) -> nn.Module:
 
 def inputs(model: nn.Module, pictures: int = 2) -> dict:
     from mmdet.testing import demo_mm_inputs
-    data = demo_mm_inputs(pictures, [(3, 96, 96)] * pictures, num_items=[3] * pictures,
-                          num_classes=2, with_mask=True)
+
+    data = demo_mm_inputs(
+        pictures, [(3, 96, 96)] * pictures, num_items=[3] * pictures, num_classes=2, with_mask=True
+    )
     return model.data_preprocessor(data, True)
 
 
@@ -49,12 +52,15 @@ def loss_of(model: nn.Module, data: dict) -> Tensor:
     return model.parse_losses(model(**copy.deepcopy(data), mode='loss'))[0]
 
 
-def test_ema_averages_the_inserted_layers(small_config: Callable[..., Path],
-                                          tmp_path: Path) -> None:
-    config = Config.fromfile(small_config("""
+def test_ema_averages_the_inserted_layers(
+    small_config: Callable[..., Path], tmp_path: Path
+) -> None:
+    config = Config.fromfile(
+        small_config("""
 train_cfg = dict(max_epochs=1)
 custom_hooks = [dict(type='kronattn_mm.EpochSeed'), dict(type='EMAHook', momentum=0.1)]
-"""))
+""")
+    )
     config.work_dir = str(tmp_path / 'run')
     config.experiment_name = 'ema'
     init_default_scope('mmdet')
@@ -94,11 +100,16 @@ def test_gradient_checkpointing_changes_no_gradient(small_config: Callable[..., 
     path = small_config()
     plain = build(path)
     insert = "[dict(at='{}', layer=attention, with_cp=True)]"
-    saving = build(small_config(f"""
+    saving = build(
+        small_config(
+            f"""
 attention = dict(type='kronattn_mm.EfficientAttention2d', key_channels=64, value_channels=64)
 model['backbone'].update(with_cp=True, insert={insert.format('res3-4')})
 model['neck'].update(insert={insert.format('fpn1-5')})
-""", name='checkpointed.py'))
+""",
+            name='checkpointed.py',
+        )
+    )
     assert all(insertion.with_cp for insertion in inserted_layers(saving).values())
     saving.load_state_dict(plain.state_dict())
     gradients = []
@@ -113,8 +124,12 @@ model['neck'].update(insert={insert.format('fpn1-5')})
         assert gradient is not None, name
         # Sums come about in another order.
         torch.testing.assert_close(
-            found[name], gradient, rtol=1e-4, atol=1e-6 + 1e-4 * gradient.abs().max().item(),
-            msg=lambda text, at=name: f'{at}: {text}')
+            found[name],
+            gradient,
+            rtol=1e-4,
+            atol=1e-6 + 1e-4 * gradient.abs().max().item(),
+            msg=lambda text, at=name: f'{at}: {text}',
+        )
 
 
 RETINANET = f"""
@@ -130,6 +145,7 @@ optim_wrapper = dict(type='AmpOptimWrapper', dtype='bfloat16')
 def test_bf16_autocast_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With mmengine's own wrapper; only its demand for a GPU is lifted here."""
     from mmengine.optim.optimizer import amp_optimizer_wrapper
+
     path = tmp_path / 'bf16.py'
     path.write_text(RETINANET, encoding='utf-8')
     model = build(path)
@@ -144,18 +160,21 @@ def test_bf16_autocast_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     dtypes = set()
     for insertion in inserted_layers(model).values():
         insertion.layer.reprojection.register_forward_hook(
-            lambda module, args, output: dtypes.add(output.dtype))
+            lambda module, args, output: dtypes.add(output.dtype)
+        )
     with wrapper.optim_context(model):
         loss = loss_of(model, data)
     assert dtypes == {torch.bfloat16}
     assert loss.item() == pytest.approx(full, rel=0.05)
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()
-              if '.attention.' in name and 'weight' in name}
+    before = {
+        name: parameter.detach().clone()
+        for name, parameter in model.named_parameters()
+        if '.attention.' in name and 'weight' in name
+    }
     wrapper.update_params(loss)
     for name, parameter in model.named_parameters():
         assert torch.isfinite(parameter).all(), name
-    assert not any(torch.equal(model.get_parameter(name), value)
-                   for name, value in before.items())
+    assert not any(torch.equal(model.get_parameter(name), value) for name, value in before.items())
 
 
 def test_bf16_mask_rcnn_needs_torchvisions_roi_align(small_config: Callable[..., Path]) -> None:
@@ -176,7 +195,8 @@ def test_bf16_mask_rcnn_needs_torchvisions_roi_align(small_config: Callable[...,
             sample.gt_instances.labels = torch.zeros_like(sample.gt_instances.labels)
         proposal_cfg = model.train_cfg.rpn_proposal
         _, proposals = model.rpn_head.loss_and_predict(
-            tuple(feature.float() for feature in features), samples, proposal_cfg=proposal_cfg)
+            tuple(feature.float() for feature in features), samples, proposal_cfg=proposal_cfg
+        )
         with torch.autocast('cpu', dtype=torch.bfloat16):
             if fails:
                 with pytest.raises(RuntimeError, match="not implemented for 'BFloat16'"):

@@ -56,8 +56,9 @@ def assert_equal(first: object, second: object, name: str = '') -> None:
         assert first == second, name
 
 
-def test_resumed_run_is_bit_for_bit_the_straight_one(small_config: Callable[..., Path],
-                                                     tmp_path: Path) -> None:
+def test_resumed_run_is_bit_for_bit_the_straight_one(
+    small_config: Callable[..., Path], tmp_path: Path
+) -> None:
     path = small_config(NO_VALIDATION)
     start(path, tmp_path / 'straight')
     start(path, tmp_path / 'resumed', **{'train_cfg.max_epochs': 1})
@@ -70,34 +71,51 @@ def test_resumed_run_is_bit_for_bit_the_straight_one(small_config: Callable[...,
     assert any('.attention.' in name for name in resumed['state_dict'])
 
 
-def test_without_the_epoch_seed_it_is_not(small_config: Callable[..., Path],
-                                          tmp_path: Path) -> None:
+def test_without_the_epoch_seed_it_is_not(
+    small_config: Callable[..., Path], tmp_path: Path
+) -> None:
     """If this fails, mmengine restores the random state by itself and the hook can go."""
     path = small_config(NO_VALIDATION + "custom_hooks = [dict(type='CheckInvalidLossHook')]\n")
     start(path, tmp_path / 'straight')
     start(path, tmp_path / 'resumed', **{'train_cfg.max_epochs': 1})
     start(path, tmp_path / 'resumed', resume=True)
-    straight, resumed = (checkpoint(tmp_path / name / 'epoch_2.pth')['state_dict']
-                         for name in ('straight', 'resumed'))
+    straight, resumed = (
+        checkpoint(tmp_path / name / 'epoch_2.pth')['state_dict']
+        for name in ('straight', 'resumed')
+    )
     assert any(not torch.equal(straight[name], resumed[name]) for name in straight)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('workers', [0, 2])
-def test_resume_in_a_new_process(small_config: Callable[..., Path], tmp_path: Path,
-                                 workers: int) -> None:
+def test_resume_in_a_new_process(
+    small_config: Callable[..., Path], tmp_path: Path, workers: int
+) -> None:
     path = small_config(NO_VALIDATION)
     environment = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=str(ROOT))
 
     def train(folder: str, epochs: int, *arguments: str) -> None:
         subprocess.run(
-            [sys.executable, ROOT / 'tools' / 'train.py', path, '--work-dir', tmp_path / folder,
-             '--cfg-options', f'train_cfg.max_epochs={epochs}',
-             f'train_dataloader.num_workers={workers}', *arguments],
-            check=True, capture_output=True, env=environment)
+            [
+                sys.executable,
+                ROOT / 'tools' / 'train.py',
+                path,
+                '--work-dir',
+                tmp_path / folder,
+                '--cfg-options',
+                f'train_cfg.max_epochs={epochs}',
+                f'train_dataloader.num_workers={workers}',
+                *arguments,
+            ],
+            check=True,
+            capture_output=True,
+            env=environment,
+        )
 
     train('straight', 2)
     train('resumed', 1)
     train('resumed', 2, '--resume')
-    assert_equal(checkpoint(tmp_path / 'straight' / 'epoch_2.pth')['state_dict'],
-                 checkpoint(tmp_path / 'resumed' / 'epoch_2.pth')['state_dict'])
+    assert_equal(
+        checkpoint(tmp_path / 'straight' / 'epoch_2.pth')['state_dict'],
+        checkpoint(tmp_path / 'resumed' / 'epoch_2.pth')['state_dict'],
+    )

@@ -38,6 +38,7 @@ def load(name: str) -> Config:
 
 def build(config: Config) -> torch.nn.Module:
     import mmseg.models  # noqa: F401  (registers)
+
     config.model.backbone.pop('init_cfg', None)  # nothing is downloaded in a test
     torch.manual_seed(0)
     model = MODELS.build(config.model)
@@ -58,26 +59,35 @@ def test_configs_need_no_other_package(path: Path):
 def test_every_layer_has_its_configs():
     names = {path.name for path in FOLDER.glob('*.py')}
     assert names == {PAPER.format(layer) for layer in LAYERS} | {
-        SMALL.format(layer, data) for layer in LAYERS for data in ('camvid', 'voc')}
+        SMALL.format(layer, data) for layer in LAYERS for data in ('camvid', 'voc')
+    }
 
 
 @pytest.mark.parametrize('layer', LAYERS)
 def test_paper_settings(layer: str):
     config = load(PAPER.format(layer))
     backbone, optimizer = config.model.backbone, config.optim_wrapper.optimizer
-    assert (backbone.depth, backbone.strides, backbone.dilations) == (101, (1, 2, 1, 1),
-                                                                      (1, 1, 2, 4))
+    assert (backbone.depth, backbone.strides, backbone.dilations) == (
+        101,
+        (1, 2, 1, 1),
+        (1, 1, 2, 4),
+    )
     assert backbone.norm_eval and backbone.init_cfg.checkpoint == 'torchvision://resnet101'
     assert config.train_dataloader.batch_size == 8
     assert config.crop_size == (321, 321) and config.model.data_preprocessor.size == (321, 321)
     assert optimizer == dict(type='SGD', lr=2.5e-4, momentum=0.9, weight_decay=5e-4)
-    schedule, = config.param_scheduler
+    (schedule,) = config.param_scheduler
     assert (schedule.type, schedule.power, schedule.end, schedule.by_epoch) == (
-        'PolyLR', 0.9, 25000, False)
+        'PolyLR',
+        0.9,
+        25000,
+        False,
+    )
     assert config.train_cfg.max_iters == 25000
     assert config.model.test_cfg.mode == 'whole'
-    assert not any(step.type in ('Resize', 'TestTimeAug')
-                   for step in config.test_dataloader.dataset.pipeline)
+    assert not any(
+        step.type in ('Resize', 'TestTimeAug') for step in config.test_dataloader.dataset.pipeline
+    )
     parts = config.train_dataloader.dataset.datasets
     assert [part.ann_file.split('/')[-1] for part in parts] == ['train.txt', 'aug.txt']
     head = config.model.decode_head
@@ -111,26 +121,35 @@ def test_one_step_at_the_paper_rates(layer: str):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     label = torch.randint(0, 21, (1, 33, 33))
     label[:, :3] = 255
-    data = dict(inputs=[torch.randint(0, 256, (3, 33, 33), dtype=torch.uint8)] * 2,
-                data_samples=[SegDataSample(gt_sem_seg=PixelData(data=label))] * 2)
+    data = dict(
+        inputs=[torch.randint(0, 256, (3, 33, 33), dtype=torch.uint8)] * 2,
+        data_samples=[SegDataSample(gt_sem_seg=PixelData(data=label))] * 2,
+    )
     losses = model.train_step(data, wrapper)
     assert torch.isfinite(losses['loss'])
     after = model.state_dict()
-    assert all(torch.equal(after[name], value) for name, value in before.items()
-               if name.startswith('backbone') and 'running' in name)
+    assert all(
+        torch.equal(after[name], value)
+        for name, value in before.items()
+        if name.startswith('backbone') and 'running' in name
+    )
     # With an attention of values of zero, queries and keys get no gradient in the first step.
-    moved = [name for name, value in model.named_parameters()
-             if not torch.equal(value, before[name])]
+    moved = [
+        name for name, value in model.named_parameters() if not torch.equal(value, before[name])
+    ]
     assert 'backbone.conv1.weight' in moved
-    last = 'decode_head.classifiers.3.weight' if layer == 'aspp' else \
-        'decode_head.attention.values.weight'
+    last = (
+        'decode_head.classifiers.3.weight'
+        if layer == 'aspp'
+        else 'decode_head.attention.values.weight'
+    )
     assert last in moved
 
 
 def test_backbone_has_output_stride_8():
     model = build(load(PAPER.format('aspp'))).eval()
     with torch.no_grad():
-        feature, = model.backbone(torch.zeros(1, 3, 65, 65))
+        (feature,) = model.backbone(torch.zeros(1, 3, 65, 65))
     assert feature.shape == (1, 2048, 9, 9)
 
 
@@ -140,20 +159,32 @@ def test_backbone_has_output_stride_8():
 def run(script: str, *arguments: str | Path, **environment: str | Path) -> str:
     """Run a tool of mmseg as a program of its own; fail with its last words if it does."""
     # One thread: on a busy machine threads wait for each other longer than they compute.
-    variables = dict(os.environ, OMP_NUM_THREADS='1',
-                     PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')]),
-                     **{key: str(value) for key, value in environment.items()})
-    done = subprocess.run([sys.executable, str(STOCK / script), *map(str, arguments)], text=True,
-                          capture_output=True, env=variables)
+    variables = dict(
+        os.environ,
+        OMP_NUM_THREADS='1',
+        PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')]),
+        **{key: str(value) for key, value in environment.items()},
+    )
+    done = subprocess.run(
+        [sys.executable, str(STOCK / script), *map(str, arguments)],
+        text=True,
+        capture_output=True,
+        env=variables,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout + done.stderr
 
 
 def options(iterations: int) -> list[str]:
-    return ['--cfg-options', f'train_cfg.max_iters={iterations}',
-            f'train_cfg.val_interval={iterations}', f'param_scheduler.1.end={iterations}',
-            f'default_hooks.checkpoint.interval={iterations}', 'default_hooks.logger.interval=2',
-            'env_cfg.dist_cfg.backend=gloo']
+    return [
+        '--cfg-options',
+        f'train_cfg.max_iters={iterations}',
+        f'train_cfg.val_interval={iterations}',
+        f'param_scheduler.1.end={iterations}',
+        f'default_hooks.checkpoint.interval={iterations}',
+        'default_hooks.logger.interval=2',
+        'env_cfg.dist_cfg.backend=gloo',
+    ]
 
 
 def losses(work_dir: Path) -> list[float]:
@@ -168,8 +199,9 @@ def metrics(output: str) -> tuple[float, float]:
     return float(accuracy), float(iou)
 
 
-def check_training(config: Path, work_dir: Path, iterations: int, more: list[str],
-                   **environment: Path) -> tuple[float, float]:
+def check_training(
+    config: Path, work_dir: Path, iterations: int, more: list[str], **environment: Path
+) -> tuple[float, float]:
     arguments = options(iterations) + more
     output = run('train.py', config, '--work-dir', work_dir, *arguments, **environment)
     values = losses(work_dir)
@@ -178,8 +210,17 @@ def check_training(config: Path, work_dir: Path, iterations: int, more: list[str
     trained = metrics(output)
 
     checkpoint = work_dir / f'iter_{iterations}.pth'
-    output = run('test.py', config, checkpoint, '--work-dir', work_dir / 'test', '--show-dir',
-                 work_dir / 'pictures', *arguments, **environment)
+    output = run(
+        'test.py',
+        config,
+        checkpoint,
+        '--work-dir',
+        work_dir / 'test',
+        '--show-dir',
+        work_dir / 'pictures',
+        *arguments,
+        **environment,
+    )
     assert metrics(output) == trained
     pictures = list((work_dir / 'pictures').rglob('*.png'))
     assert pictures and len(np.unique(cv2.imread(str(pictures[0])))) > 10
@@ -215,11 +256,18 @@ def test_training_on_a_made_set(layer: str, made_voc: Path, tmp_path: Path):
     config = FOLDER / SMALL.format(layer, 'voc')
     # From random weights: what is learned in 24 iterations is checked by the loss alone.
     check_training(
-        config, tmp_path / 'train', 24,
-        ['model.data_preprocessor.size=(97,97)', 'train_dataloader.dataset.pipeline.3.crop_size='
-         '(97,97)', 'train_dataloader.dataset.pipeline.2.scale=(96,96)',
-         'model.backbone.norm_eval=False', 'model.backbone.frozen_stages=-1'],
-        KRONATTN_VOC_DATA=made_voc)
+        config,
+        tmp_path / 'train',
+        24,
+        [
+            'model.data_preprocessor.size=(97,97)',
+            'train_dataloader.dataset.pipeline.3.crop_size=(97,97)',
+            'train_dataloader.dataset.pipeline.2.scale=(96,96)',
+            'model.backbone.norm_eval=False',
+            'model.backbone.frozen_stages=-1',
+        ],
+        KRONATTN_VOC_DATA=made_voc,
+    )
 
 
 @pytest.mark.slow
@@ -227,11 +275,18 @@ def test_training_on_a_made_set(layer: str, made_voc: Path, tmp_path: Path):
 @pytest.mark.parametrize('layer', LAYERS)
 def test_training_on_photographs(layer: str, data: str, shared: Path, tmp_path: Path):
     checkpoint = shared / 'weights' / 'deeplab_mobilenet_v2_voc_backbone.pth'
-    more = ['val_dataloader.dataset.indices=8', 'test_dataloader.dataset.indices=8',
-            'model.backbone.init_cfg.type=Pretrained',
-            f'model.backbone.init_cfg.checkpoint={checkpoint}']
+    more = [
+        'val_dataloader.dataset.indices=8',
+        'test_dataloader.dataset.indices=8',
+        'model.backbone.init_cfg.type=Pretrained',
+        f'model.backbone.init_cfg.checkpoint={checkpoint}',
+    ]
     accuracy, iou = check_training(
-        FOLDER / SMALL.format(layer, data), tmp_path / 'train', 24, more,
+        FOLDER / SMALL.format(layer, data),
+        tmp_path / 'train',
+        24,
+        more,
         KRONATTN_VOC_DATA=shared / 'data' / 'voc_mini' / 'VOC2007',
-        KRONATTN_CAMVID_DATA=shared / 'data' / 'seg_mini')
+        KRONATTN_CAMVID_DATA=shared / 'data' / 'seg_mini',
+    )
     assert accuracy > 30 and iou > 1

@@ -20,10 +20,17 @@ METRICS = ('coco/bbox_mAP', 'coco/segm_mAP')
 def run(script: Path, *arguments: str | Path) -> subprocess.CompletedProcess:
     """Run a tool as a program of its own; fail with its last words if it does."""
     # One thread: on a busy machine threads wait for each other longer than they compute.
-    environment = dict(os.environ, OMP_NUM_THREADS='1',
-                       PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')]))
-    done = subprocess.run([sys.executable, str(script), *map(str, arguments)], text=True,
-                          capture_output=True, env=environment)
+    environment = dict(
+        os.environ,
+        OMP_NUM_THREADS='1',
+        PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')]),
+    )
+    done = subprocess.run(
+        [sys.executable, str(script), *map(str, arguments)],
+        text=True,
+        capture_output=True,
+        env=environment,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done
 
@@ -46,8 +53,9 @@ def metrics_of_test(work_dir: Path, names: Sequence[str] = METRICS) -> dict[str,
 
 
 @pytest.mark.slow
-def test_train_and_test_agree_on_a_made_set(small_config: Callable[..., Path],
-                                            tmp_path: Path) -> None:
+def test_train_and_test_agree_on_a_made_set(
+    small_config: Callable[..., Path], tmp_path: Path
+) -> None:
     config = small_config('train_cfg = dict(max_epochs=8, val_interval=8)\n')
     run(STOCK / 'train.py', config, '--work-dir', tmp_path / 'train')
     losses = [line['loss'] for line in logged(tmp_path / 'train') if 'loss' in line]
@@ -71,30 +79,35 @@ def test_train_and_test_agree_on_a_made_set(small_config: Callable[..., Path],
 
 
 @pytest.mark.slow
-def test_real_photographs(shared: Path, small_config: Callable[..., Path],
-                          tmp_path: Path) -> None:
+def test_real_photographs(shared: Path, small_config: Callable[..., Path], tmp_path: Path) -> None:
     folder = shared / 'data' / 'coco_mini'
-    annotations = {split: next((folder / 'annotations').glob(f'*{split}*.json'))
-                   for split in ('train', 'val')}
-    classes = [category['name'] for category in
-               json.loads(annotations['train'].read_text(encoding='utf-8'))['categories']]
+    annotations = {
+        split: next((folder / 'annotations').glob(f'*{split}*.json')) for split in ('train', 'val')
+    }
+    classes = [
+        category['name']
+        for category in json.loads(annotations['train'].read_text(encoding='utf-8'))['categories']
+    ]
     config = small_config(f"""
 classes = {classes!r}
 resize['scale'] = (256, 256)
 data = dict(data_root='{folder}/', metainfo=dict(classes=classes))
 train_dataloader['dataset'].update(
-    ann_file='{annotations["train"]}', data_prefix=dict(img='train/'),
+    ann_file='{annotations['train']}', data_prefix=dict(img='train/'),
     indices=24, **data)
 val_dataloader['dataset'].update(
-    ann_file='{annotations["val"]}', data_prefix=dict(img='val/'), **data)
-val_evaluator['ann_file'] = '{annotations["val"]}'
+    ann_file='{annotations['val']}', data_prefix=dict(img='val/'), **data)
+val_evaluator['ann_file'] = '{annotations['val']}'
 model['roi_head']['bbox_head']['num_classes'] = len(classes)
 model['roi_head']['mask_head']['num_classes'] = len(classes)
 train_cfg = dict(max_epochs=1)
 """)
     run(STOCK / 'train.py', config, '--work-dir', tmp_path / 'train')
-    assert all(torch.isfinite(torch.tensor(line['loss']))
-               for line in logged(tmp_path / 'train') if 'loss' in line)
+    assert all(
+        torch.isfinite(torch.tensor(line['loss']))
+        for line in logged(tmp_path / 'train')
+        if 'loss' in line
+    )
     metrics = last_metrics(tmp_path / 'train')
     assert all(0 <= value <= 1 for value in metrics.values()), metrics
     assert (tmp_path / 'train' / 'epoch_1.pth').is_file()

@@ -29,8 +29,13 @@ def run(folder: Path, wall: float, *command: str | Path) -> str:
     """Run a program to its end within its time; return what it printed."""
     environment = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=str(ROOT))
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, *map(str, command)], cwd=folder, env=environment,
-                          text=True, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=folder,
+        env=environment,
+        text=True,
+        capture_output=True,
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -42,8 +47,9 @@ def test_know_what_my_environment_lacks(tmp_path: Path) -> None:
     assert 'nothing is broken' in run(tmp_path, 5, *KRONATTN, 'doctor')
 
 
-def test_find_where_attention_can_go_in_my_config(small_config: Callable[..., Path],
-                                                  tmp_path: Path) -> None:
+def test_find_where_attention_can_go_in_my_config(
+    small_config: Callable[..., Path], tmp_path: Path
+) -> None:
     text = run(tmp_path, 10, *KRONATTN, 'points', small_config())
     assert 'res3' in text and 'fpn1' in text and "type='kronattn_mm.Plugged'" in text
 
@@ -53,19 +59,22 @@ def test_know_the_cost_before_training(small_config: Callable[..., Path], tmp_pa
     assert len(content['layers']) == 7 and content['total']['executed']['macc'] > 0
 
 
-def test_be_sure_that_a_long_run_will_get_through(small_config: Callable[..., Path],
-                                                  tmp_path: Path) -> None:
+def test_be_sure_that_a_long_run_will_get_through(
+    small_config: Callable[..., Path], tmp_path: Path
+) -> None:
     text = run(tmp_path, 120, ROOT / 'tools' / 'train.py', small_config(), '--dry-run')
     assert 'the whole schedule: about' in text and 'everything works' in text
 
 
 def test_train_only_the_new_layers_on_my_checkpoint_and_show_it(
-        small_config: Callable[..., Path], tmp_path: Path) -> None:
+    small_config: Callable[..., Path], tmp_path: Path
+) -> None:
     """Three lines in the config, and one page afterwards."""
     plain = Config.fromfile(small_config())
     for part, base in (('backbone', 'mmdet.ResNet'), ('neck', 'mmdet.FPN')):
-        settings = {key: value for key, value in plain.model[part].items()
-                    if key not in ('base', 'insert')}
+        settings = {
+            key: value for key, value in plain.model[part].items() if key not in ('base', 'insert')
+        }
         plain.model[part] = dict(settings, type=base)
     init_default_scope('mmdet')
     state = MODELS.build(plain.model).state_dict()

@@ -1,6 +1,5 @@
 """Which layer, which maps, and which part of them."""
 
-
 import pytest
 import torch
 from torch import nn
@@ -41,18 +40,50 @@ def blob(row, column, size=24, width=3.0):
 def detector(neck=(), backbone=(), head=()):
     """A RetinaNet small enough to build and run in a moment."""
     init_default_scope('mmdet')
-    return MODELS.build(dict(
-        type='RetinaNet',
-        data_preprocessor=dict(type='DetDataPreprocessor', mean=[120.] * 3, std=[60.] * 3,
-                               bgr_to_rgb=True, pad_size_divisor=32),
-        backbone=dict(type='kronattn_mm.Plugged', base='mmdet.ResNet', insert=list(backbone),
-                      depth=18, base_channels=8, norm_eval=False),
-        neck=dict(type='kronattn_mm.Plugged', base='mmdet.FPN', insert=list(neck),
-                  in_channels=[8, 16, 32, 64], out_channels=16, num_outs=5),
-        bbox_head=dict(type='kronattn_mm.Plugged', base='mmdet.RetinaHead', insert=list(head),
-                       num_classes=2, in_channels=16, feat_channels=16, stacked_convs=1),
-        test_cfg=dict(nms_pre=100, min_bbox_size=0, score_thr=0.5, max_per_img=5,
-                      nms=dict(type='nms', iou_threshold=0.5)))).eval()
+    return MODELS.build(
+        dict(
+            type='RetinaNet',
+            data_preprocessor=dict(
+                type='DetDataPreprocessor',
+                mean=[120.0] * 3,
+                std=[60.0] * 3,
+                bgr_to_rgb=True,
+                pad_size_divisor=32,
+            ),
+            backbone=dict(
+                type='kronattn_mm.Plugged',
+                base='mmdet.ResNet',
+                insert=list(backbone),
+                depth=18,
+                base_channels=8,
+                norm_eval=False,
+            ),
+            neck=dict(
+                type='kronattn_mm.Plugged',
+                base='mmdet.FPN',
+                insert=list(neck),
+                in_channels=[8, 16, 32, 64],
+                out_channels=16,
+                num_outs=5,
+            ),
+            bbox_head=dict(
+                type='kronattn_mm.Plugged',
+                base='mmdet.RetinaHead',
+                insert=list(head),
+                num_classes=2,
+                in_channels=16,
+                feat_channels=16,
+                stacked_convs=1,
+            ),
+            test_cfg=dict(
+                nms_pre=100,
+                min_bbox_size=0,
+                score_thr=0.5,
+                max_per_img=5,
+                nms=dict(type='nms', iou_threshold=0.5),
+            ),
+        )
+    ).eval()
 
 
 def test_distinct_maps_come_before_copies_of_them():
@@ -69,7 +100,9 @@ def test_a_map_and_its_negative_are_the_most_distinct():
     background = (foreground.max() - foreground) / (foreground.max() - foreground).sum()
     elsewhere = blob(8, 12)
     assert select_distinct(torch.stack([elsewhere, foreground, background]), 3)[:2] in (
-        [0, 2], [1, 2])
+        [0, 2],
+        [1, 2],
+    )
 
 
 def test_even_maps_come_last():
@@ -129,16 +162,21 @@ def test_crop_is_to_the_nearest_cell_and_keeps_one():
 
 
 def test_default_is_the_finest_map_and_the_neck_before_the_backbone():
-    model = detector(neck=[dict(at='fpn1-5', layer=EFFICIENT)],
-                     backbone=[dict(at='res1+res4', layer=EFFICIENT)])
+    model = detector(
+        neck=[dict(at='fpn1-5', layer=EFFICIENT)], backbone=[dict(at='res1+res4', layer=EFFICIENT)]
+    )
     assert choose_layer(model) == 'neck.fpn1'
     assert choose_layer(detector(backbone=[dict(at='res2-4', layer=EFFICIENT)])) == 'backbone.res2'
 
 
 def test_names_of_layers_are_checked():
-    model = detector(neck=[dict(at='fpn1-2', layer=EFFICIENT)],
-                     backbone=[dict(at='res3', layer=dict(type='NonLocal2d')),
-                               dict(at='res4', layer=dict(type='kronattn_mm.RegularAttention2d'))])
+    model = detector(
+        neck=[dict(at='fpn1-2', layer=EFFICIENT)],
+        backbone=[
+            dict(at='res3', layer=dict(type='NonLocal2d')),
+            dict(at='res4', layer=dict(type='kronattn_mm.RegularAttention2d')),
+        ],
+    )
     assert list(showable_layers(model)) == ['neck.fpn1', 'neck.fpn2']
     with pytest.raises(AttentionMapError, match="'neck.fpn3'; did you mean 'neck.fpn2'.*neck.fpn1"):
         choose_layer(model, 'neck.fpn3')
@@ -180,12 +218,16 @@ def test_recording_leaves_no_hook_when_the_model_fails():
 
 def test_recording_under_autocast_is_in_float32():
     model = detector(neck=[dict(at='fpn1', layer=EFFICIENT)])
-    with torch.no_grad(), torch.autocast('cpu', torch.bfloat16), \
-            MapRecorder(model, 'neck.fpn1') as recorder:
+    with (
+        torch.no_grad(),
+        torch.autocast('cpu', torch.bfloat16),
+        MapRecorder(model, 'neck.fpn1') as recorder,
+    ):
         model.extract_feat(torch.randn(1, 3, 64, 64))
     assert recorder.maps.dtype == torch.float32
-    torch.testing.assert_close(recorder.maps.sum(dim=(3, 4)), torch.ones(1, 1, 8), atol=1e-6,
-                               rtol=0)
+    torch.testing.assert_close(
+        recorder.maps.sum(dim=(3, 4)), torch.ones(1, 1, 8), atol=1e-6, rtol=0
+    )
 
 
 def test_a_layer_on_every_level_gives_the_first():
@@ -207,7 +249,6 @@ def test_a_layer_that_was_not_called_is_reported():
 def test_a_layer_on_regions_is_refused():
 
     class TwoStage(nn.Module):
-
         def __init__(self, inner):
             super().__init__()
             self.backbone = inner.backbone
@@ -226,10 +267,10 @@ def test_a_layer_on_regions_is_refused():
 
 def test_wrapped_models_are_unwrapped():
     from mmengine.registry import MODEL_WRAPPERS
+
     model = detector(neck=[dict(at='fpn1', layer=EFFICIENT)])
 
     class Wrapper(nn.Module):
-
         def __init__(self, module):
             super().__init__()
             self.module = module

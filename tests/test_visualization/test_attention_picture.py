@@ -28,17 +28,20 @@ def softmax_maps(heads=1, count=16, height=16, width=20):
 def texts_of(monkeypatch):
     """Collect what the picture says; matplotlib has drawn it by then."""
     from matplotlib.figure import Figure
+
     figures = []
     add = Figure.add_axes
-    monkeypatch.setattr(Figure, 'add_axes',
-                        lambda self, *args, **kw: figures.append(self) or add(self, *args, **kw))
+    monkeypatch.setattr(
+        Figure, 'add_axes', lambda self, *args, **kw: figures.append(self) or add(self, *args, **kw)
+    )
     return lambda: [text for text in figures[-1].texts if text.get_text()]
 
 
 def test_picture_says_what_it_shows(monkeypatch):
     written = texts_of(monkeypatch)
-    picture = draw_attention(photograph(), softmax_maps(heads=2, count=8), (64, 80),
-                                'neck.fpn1', 'cat.jpg', count=3)
+    picture = draw_attention(
+        photograph(), softmax_maps(heads=2, count=8), (64, 80), 'neck.fpn1', 'cat.jpg', count=3
+    )
     assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
     assert 700 < picture.shape[1] < 1800
     assert picture.std() > 20  # not blank
@@ -54,16 +57,22 @@ def test_picture_says_what_it_shows(monkeypatch):
 @pytest.mark.parametrize('count', [1, 6])
 def test_texts_neither_overlap_nor_run_out(monkeypatch, shape, count):
     written = texts_of(monkeypatch)
-    draw_attention(photograph(*shape), softmax_maps(heads=2), shape, 'backbone.res4',
-                      'a_very_long_name_of_a_file_' * 9 + '.jpg', count,
-                      warning='untrained: ' + 'the checkpoint has no weights ' * 9)
+    draw_attention(
+        photograph(*shape),
+        softmax_maps(heads=2),
+        shape,
+        'backbone.res4',
+        'a_very_long_name_of_a_file_' * 9 + '.jpg',
+        count,
+        warning='untrained: ' + 'the checkpoint has no weights ' * 9,
+    )
     texts = written()
     boxes = [text.get_window_extent() for text in texts]
     figure = texts[0].figure.bbox
     for index, box in enumerate(boxes):
         assert box.x0 >= 0 and box.y0 >= 0, texts[index]
         assert box.x1 <= figure.x1 and box.y1 <= figure.y1, texts[index]
-        for other in boxes[index + 1:]:
+        for other in boxes[index + 1 :]:
             assert not box.overlaps(other), texts[index]
 
 
@@ -73,7 +82,7 @@ def test_the_shown_map_lies_where_it_belongs():
     maps[0, 0, 4, 10] = 1
     image = np.full((48, 80, 3), 128, np.uint8)
     picture = draw_attention(image, maps / maps.sum(), (64, 128), 'neck.fpn1', count=1)
-    hot = (picture[..., 0].astype(int) - picture[..., 2] > 120)
+    hot = picture[..., 0].astype(int) - picture[..., 2] > 120
     rows, columns = np.nonzero(hot[96:-66])  # without heading, caption and legend
     grey = np.all(np.abs(picture[96:-66].astype(int) - 128) < 2, axis=2)
     panel_rows, panel_columns = np.nonzero(grey)
@@ -107,11 +116,14 @@ def test_the_same_input_gives_the_same_picture():
     assert np.array_equal(first, second)
 
 
-@pytest.mark.parametrize('image, maps, word', [
-    (photograph(), torch.ones(4, 15, 20), 'num_heads, maps, h, w'),
-    (photograph()[..., 0], torch.ones(1, 4, 15, 20), 'uint8'),
-    (photograph() / 255, torch.ones(1, 4, 15, 20), 'float64'),
-])
+@pytest.mark.parametrize(
+    'image, maps, word',
+    [
+        (photograph(), torch.ones(4, 15, 20), 'num_heads, maps, h, w'),
+        (photograph()[..., 0], torch.ones(1, 4, 15, 20), 'uint8'),
+        (photograph() / 255, torch.ones(1, 4, 15, 20), 'float64'),
+    ],
+)
 def test_wrong_shapes_are_named(image, maps, word):
     with pytest.raises(ValueError, match=word):
         draw_attention(image, maps, (60, 80), 'x')
@@ -130,12 +142,20 @@ def test_six_maps_of_a_photograph_fill_two_rows_of_four():
     rows, columns, _, _ = _arrange(7, (300, 400))
     assert (rows, columns) == (2, 4)
     assert [_short(value) for value in (0.001, 0.25, 4.76, 88.4, -3.21)] == [
-        '0.00', '0.25', '4.8', '88', '-3.2']
+        '0.00',
+        '0.25',
+        '4.8',
+        '88',
+        '-3.2',
+    ]
 
 
 def test_importing_the_room_does_not_import_matplotlib():
     import subprocess
     import sys
-    code = ('import sys, kronattn_mm.visualization as v; v.select_distinct; '
-            'assert "matplotlib.figure" not in sys.modules')
+
+    code = (
+        'import sys, kronattn_mm.visualization as v; v.select_distinct; '
+        'assert "matplotlib.figure" not in sys.modules'
+    )
     subprocess.run([sys.executable, '-c', code], check=True)

@@ -65,6 +65,7 @@ class Text(HTMLParser):
 def work_dir(tmp_path: Path) -> Path:
     """What a run of three epochs of four steps leaves."""
     from mmengine.config import Config
+
     source = tmp_path / 'written.py'
     source.write_text(SOURCE, encoding='utf-8')
     folder = tmp_path / 'work'
@@ -75,27 +76,60 @@ def work_dir(tmp_path: Path) -> Path:
     records = []
     for step in range(1, 13):
         epoch = (step + 3) // 4
-        records.append(dict(loss=4. / step, loss_cls=3. / step, loss_bbox=1. / step, lr=0.005,
-                            time=0.5, epoch=epoch, iter=step, step=step))
+        records.append(
+            dict(
+                loss=4.0 / step,
+                loss_cls=3.0 / step,
+                loss_bbox=1.0 / step,
+                lr=0.005,
+                time=0.5,
+                epoch=epoch,
+                iter=step,
+                step=step,
+            )
+        )
         if step % 4 == 0:
-            records.append({'coco/bbox_mAP': (0.1, 0.3, 0.2)[epoch - 1],
-                            'gate/saturated': 0.1 * epoch, 'time': 0.1, 'step': epoch})
+            records.append(
+                {
+                    'coco/bbox_mAP': (0.1, 0.3, 0.2)[epoch - 1],
+                    'gate/saturated': 0.1 * epoch,
+                    'time': 0.1,
+                    'step': epoch,
+                }
+            )
     (images.parent / 'scalars.json').write_text('\n'.join(map(json.dumps, records)))
     for name in ('val_0_4', 'val_0_12', 'val_1_12', 'attention_neck.fpn1_0_3'):
         Image.new('RGB', (1600, 80), 'teal').save(images / f'{name}.png')
-    torch.save(dict(state_dict={'backbone.layer1.0.conv1.attention.lambda_': torch.ones(4) / 9}),
-               folder / 'epoch_3.pth')
+    torch.save(
+        dict(state_dict={'backbone.layer1.0.conv1.attention.lambda_': torch.ones(4) / 9}),
+        folder / 'epoch_3.pth',
+    )
     return folder
 
 
 def test_everything_that_a_run_left(work_dir: Path, tmp_path: Path) -> None:
     write_report(work_dir, tmp_path / 'page.html', tmp_path / 'written.py', (96, 128))
     page = Text(tmp_path / 'page.html')
-    for text in ('written: RetinaNet', '3 of 3 epochs are done', 'box AP', '0.20', '0.33',
-                 'box AP was largest, 0.30, after epoch 2', '6 s', '2.9.0',
-                 'neck.fpn1', 'EfficientAttention2d', '2 inserted, ', 'MACC', 'Lambda and gates',
-                 'epoch_3.pth', 'Derived from mmdet::retinanet/retinanet_r18_fpn_1x_coco.py',
-                 'train_cfg.max_epochs', 'optim_wrapper.optimizer.lr', 'model.neck.insert.0.at'):
+    for text in (
+        'written: RetinaNet',
+        '3 of 3 epochs are done',
+        'box AP',
+        '0.20',
+        '0.33',
+        'box AP was largest, 0.30, after epoch 2',
+        '6 s',
+        '2.9.0',
+        'neck.fpn1',
+        'EfficientAttention2d',
+        '2 inserted, ',
+        'MACC',
+        'Lambda and gates',
+        'epoch_3.pth',
+        'Derived from mmdet::retinanet/retinanet_r18_fpn_1x_coco.py',
+        'train_cfg.max_epochs',
+        'optim_wrapper.optimizer.lr',
+        'model.neck.insert.0.at',
+    ):
         assert text in page.words, text
     assert 'not this one' not in page.words and 'val_0_4' not in page.words
     pictures = [attributes for tag, attributes in page.tags if tag == 'img']
@@ -110,15 +144,20 @@ def test_everything_that_a_run_left(work_dir: Path, tmp_path: Path) -> None:
 
 def test_broken_runs(work_dir: Path, tmp_path: Path) -> None:
     page = tmp_path / 'page.html'
-    scalars, = work_dir.glob('*/vis_data/scalars.json')
+    (scalars,) = work_dir.glob('*/vis_data/scalars.json')
     lines = scalars.read_text().splitlines()
     (work_dir / 'epoch_3.pth').unlink()
     # Killed in the second epoch, in the middle of a line, after its loss was lost.
     scalars.write_text('\n'.join([*lines[:5], '{"loss": NaN, "epoch": 2, "step": 6}', '{"lo']))
     write_report(work_dir, page, tmp_path / 'written.py', (96, 128))
     text = Text(page).words
-    for part in ('1 of 3 epochs', 'has not finished, or it was stopped',
-                 'not a number from step 6 on', 'It left no checkpoint', 'the last line'):
+    for part in (
+        '1 of 3 epochs',
+        'has not finished, or it was stopped',
+        'not a number from step 6 on',
+        'It left no checkpoint',
+        'the last line',
+    ):
         assert part in text, part
     scalars.unlink()
     (work_dir / 'written.py').write_text('model = dict(type="Nothing")\n')
@@ -135,12 +174,13 @@ def test_broken_runs(work_dir: Path, tmp_path: Path) -> None:
 
 
 def test_iterations_and_percentages(work_dir: Path, tmp_path: Path) -> None:
-    scalars, = work_dir.glob('*/vis_data/scalars.json')
-    records = [dict(loss=1. / step, step=step, iter=step, time=0.1) for step in range(10, 50, 10)]
+    (scalars,) = work_dir.glob('*/vis_data/scalars.json')
+    records = [dict(loss=1.0 / step, step=step, iter=step, time=0.1) for step in range(10, 50, 10)]
     records.append(dict(mIoU=41.5, aAcc=80.25, step=40))
     scalars.write_text('\n'.join(map(json.dumps, records)))
-    (work_dir / 'written.py').write_text("train_cfg = dict(type='IterBasedTrainLoop', "
-                                         'max_iters=80, val_interval=40)\n')
+    (work_dir / 'written.py').write_text(
+        "train_cfg = dict(type='IterBasedTrainLoop', max_iters=80, val_interval=40)\n"
+    )
     (work_dir / 'epoch_3.pth').rename(work_dir / 'iter_40.pth')
     run = write_report(work_dir, tmp_path / 'page.html')
     assert (run.done, run.length, run.by_epoch) == (40, 80, False)
@@ -150,15 +190,22 @@ def test_iterations_and_percentages(work_dir: Path, tmp_path: Path) -> None:
 
 def test_differences() -> None:
     base = dict(model=dict(a=1, list=[dict(type='x'), dict(type='y')], gone=2), helper=3)
-    here = dict(model=dict(a=1, list=[dict(type='x'), dict(type='z')], new=(4, )), helper=5)
+    here = dict(model=dict(a=1, list=[dict(type='x'), dict(type='z')], new=(4,)), helper=5)
     assert differences(base, here) == [
-        ('model.list.1.type', "'y'", "'z'"), ('model.gone', '2', '-'), ('model.new', '-', '[4]')]
+        ('model.list.1.type', "'y'", "'z'"),
+        ('model.gone', '2', '-'),
+        ('model.new', '-', '[4]'),
+    ]
     assert differences(base, base) == []
 
 
-@pytest.mark.parametrize('make, message', [
-    (lambda folder: folder / 'absent', 'is not a folder'),
-    (lambda folder: folder, 'is not the work folder of a run')])
+@pytest.mark.parametrize(
+    'make, message',
+    [
+        (lambda folder: folder / 'absent', 'is not a folder'),
+        (lambda folder: folder, 'is not the work folder of a run'),
+    ],
+)
 def test_folders_of_no_run(make: Callable, message: str, tmp_path: Path) -> None:
     with pytest.raises(ReportError, match=message):
         read_run(make(tmp_path))
@@ -179,18 +226,40 @@ def test_as_a_command(work_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.slow
 def test_of_a_segmenter(shared: Path, tmp_path: Path) -> None:
     pytest.importorskip('mmseg')
-    config = ROOT / 'configs' / 'kronecker_attention' / 'segmentation' / \
-        'deeplabv2_mobilenet-v2-d16_kao-kv_120_camvid-161x161.py'
-    environment = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=str(ROOT),
-                       KRONATTN_CAMVID_DATA=str(shared / 'data' / 'seg_mini'))
+    config = (
+        ROOT
+        / 'configs'
+        / 'kronecker_attention'
+        / 'segmentation'
+        / 'deeplabv2_mobilenet-v2-d16_kao-kv_120_camvid-161x161.py'
+    )
+    environment = dict(
+        os.environ,
+        OMP_NUM_THREADS='1',
+        PYTHONPATH=str(ROOT),
+        KRONATTN_CAMVID_DATA=str(shared / 'data' / 'seg_mini'),
+    )
     subprocess.run(
-        [sys.executable, ROOT / 'tools' / 'train.py', config, '--work-dir', tmp_path / 'run',
-         '--cfg-options', 'train_cfg.max_iters=12', 'train_cfg.val_interval=6',
-         'param_scheduler.1.end=12', 'default_hooks.logger.interval=2',
-         'val_dataloader.num_batch_per_epoch=4', 'model.backbone.init_cfg.type=Pretrained',
-         'model.backbone.init_cfg.checkpoint='
-         f'{shared / "weights" / "deeplab_mobilenet_v2_voc_backbone.pth"}'],
-        check=True, env=environment, capture_output=True)
+        [
+            sys.executable,
+            ROOT / 'tools' / 'train.py',
+            config,
+            '--work-dir',
+            tmp_path / 'run',
+            '--cfg-options',
+            'train_cfg.max_iters=12',
+            'train_cfg.val_interval=6',
+            'param_scheduler.1.end=12',
+            'default_hooks.logger.interval=2',
+            'val_dataloader.num_batch_per_epoch=4',
+            'model.backbone.init_cfg.type=Pretrained',
+            'model.backbone.init_cfg.checkpoint='
+            f'{shared / "weights" / "deeplab_mobilenet_v2_voc_backbone.pth"}',
+        ],
+        check=True,
+        env=environment,
+        capture_output=True,
+    )
     write_report(tmp_path / 'run', tmp_path / 'page.html')
     page = Text(tmp_path / 'page.html')
     assert '12 of 12 iterations' in page.words and 'mean IoU, %' in page.words

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
 """`kronattn bench` as a script; --help says what it does."""
+
 import sys
 
 from kronattn_mm.cli.bench import main

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
 """`kronattn summary` as a script; --help says what it does."""
+
 import sys
 
 from kronattn_mm.cli.summary import main

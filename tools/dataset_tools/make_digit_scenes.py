@@ -20,6 +20,7 @@ Example::
 
     python tools/dataset_tools/make_digit_scenes.py data/digit_scenes --train 480 --val 80
 """
+
 import argparse
 import hashlib
 import json
@@ -54,6 +55,7 @@ class Recipe:
         min_visible: Smallest share of a digit's pixels that stays uncovered.
         seed: Seed of the split, of the choice of digits and of their places.
     """
+
     train: int = 480
     val: int = 80
     size: int = 160
@@ -73,7 +75,8 @@ class Recipe:
         if not 8 <= self.min_height <= self.max_height <= self.size // 2:
             raise ValueError(
                 'heights must satisfy 8 <= min_height <= max_height <= size / 2, got '
-                f'min_height={self.min_height}, max_height={self.max_height}, size={self.size}')
+                f'min_height={self.min_height}, max_height={self.max_height}, size={self.size}'
+            )
         if not 0 < self.min_visible <= 1:
             raise ValueError(f'min_visible must lie in (0, 1], got {self.min_visible}')
 
@@ -87,6 +90,7 @@ class Instance:
         sample: Its row in scikit-learn's set.
         mask: Its visible pixels, bool of shape (size, size).
     """
+
     label: int
     sample: int
     mask: np.ndarray
@@ -110,11 +114,12 @@ def render_digit(pixels: np.ndarray, height: int, angle: float) -> np.ndarray:
     # A steep but soft edge: enlarged eightfold, the original grey levels would be a blur.
     opacity = np.clip((np.asarray(ink) - 0.32) / 0.25, 0, 1)
     rows, columns = np.flatnonzero(opacity.any(1)), np.flatnonzero(opacity.any(0))
-    return opacity[rows[0]:rows[-1] + 1, columns[0]:columns[-1] + 1]
+    return opacity[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
 def texture(rng: np.random.Generator, size: int) -> np.ndarray:
     """A soft coloured cloud with fine grain: float32 of shape (size, size, 3), values in [0, 1]."""
+
     def cloud(cells: int, strength: float) -> np.ndarray:
         grid = Image.fromarray(rng.normal(0, strength, (cells, cells)).astype(np.float32))
         return np.asarray(grid.resize((size, size), Image.Resampling.BICUBIC))
@@ -135,8 +140,13 @@ def ink_colour(rng: np.random.Generator, paper: np.ndarray) -> np.ndarray:
             return colour
 
 
-def compose_scene(rng: np.random.Generator, digits: np.ndarray, labels: np.ndarray,
-                  samples: np.ndarray, recipe: Recipe) -> tuple[np.ndarray, list[Instance]]:
+def compose_scene(
+    rng: np.random.Generator,
+    digits: np.ndarray,
+    labels: np.ndarray,
+    samples: np.ndarray,
+    recipe: Recipe,
+) -> tuple[np.ndarray, list[Instance]]:
     """Lay digits on a textured picture.
 
     Args:
@@ -160,7 +170,7 @@ def compose_scene(rng: np.random.Generator, digits: np.ndarray, labels: np.ndarr
         for _ in range(20):
             top, left = rng.integers(0, size - h + 1), rng.integers(0, size - w + 1)
             whole = np.zeros((size, size), np.float32)
-            whole[top:top + h, left:left + w] = opacity
+            whole[top : top + h, left : left + w] = opacity
             mask = whole > 0.5
             if all((old.mask & ~mask).sum() >= recipe.min_visible * area for old, area in placed):
                 break
@@ -189,16 +199,24 @@ def annotation(instance: Instance, image_id: int, annotation_id: int) -> dict:
     """The COCO entry of one digit; the box is that of the visible pixels."""
     code = run_lengths.encode(np.asfortranarray(instance.mask.astype(np.uint8)))
     return dict(
-        id=annotation_id, image_id=image_id, category_id=instance.label + 1, iscrowd=0,
-        area=int(run_lengths.area(code)), bbox=run_lengths.toBbox(code).tolist(),
+        id=annotation_id,
+        image_id=image_id,
+        category_id=instance.label + 1,
+        iscrowd=0,
+        area=int(run_lengths.area(code)),
+        bbox=run_lengths.toBbox(code).tolist(),
         segmentation=dict(size=list(map(int, code['size'])), counts=code['counts'].decode()),
-        sample=instance.sample)
+        sample=instance.sample,
+    )
 
 
 def checksums(folder: Path) -> dict[str, str]:
     """SHA-256 of every file below ``folder`` but the recipe, by relative path."""
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(folder.rglob('*')) if path.is_file() and path.name != RECIPE}
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob('*'))
+        if path.is_file() and path.name != RECIPE
+    }
 
 
 def is_intact(folder: str | Path, recipe: Recipe) -> bool:
@@ -208,12 +226,16 @@ def is_intact(folder: str | Path, recipe: Recipe) -> bool:
         stored = json.loads((folder / RECIPE).read_text())
     except (OSError, ValueError):
         return False
-    return (stored.get('format') == FORMAT_VERSION and stored.get('settings') == asdict(recipe)
-            and stored.get('files') == checksums(folder))
+    return (
+        stored.get('format') == FORMAT_VERSION
+        and stored.get('settings') == asdict(recipe)
+        and stored.get('files') == checksums(folder)
+    )
 
 
-def make_digit_scenes(out: str | Path, recipe: Recipe = Recipe(),
-                      progress: Callable[[int, int], None] | None = None) -> bool:
+def make_digit_scenes(
+    out: str | Path, recipe: Recipe = Recipe(), progress: Callable[[int, int], None] | None = None
+) -> bool:
     """Make the set, unless it is there and intact.
 
     Args:
@@ -228,12 +250,14 @@ def make_digit_scenes(out: str | Path, recipe: Recipe = Recipe(),
         FileExistsError: ``out`` holds something else.
     """
     from sklearn.datasets import load_digits  # here: takes a second, and --help need not wait
+
     out = Path(out)
     if is_intact(out, recipe):
         return False
     if out.exists() and not (out / RECIPE).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise FileExistsError(f'{out} exists and was not made by this tool (no {RECIPE} in it): '
-                              'name another folder')
+        raise FileExistsError(
+            f'{out} exists and was not made by this tool (no {RECIPE} in it): name another folder'
+        )
     source = load_digits()
     rows = split_samples(source.target, recipe.seed)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -247,11 +271,13 @@ def make_digit_scenes(out: str | Path, recipe: Recipe = Recipe(),
             images, annotations = [], []
             for image_id in range(1, getattr(recipe, split) + 1):
                 picture, instances = compose_scene(
-                    rng, source.images, source.target, rows[split], recipe)
+                    rng, source.images, source.target, rows[split], recipe
+                )
                 name = f'{image_id:06d}.png'
                 Image.fromarray(picture).save(draft / split / name)
-                images.append(dict(id=image_id, file_name=name, height=recipe.size,
-                                   width=recipe.size))
+                images.append(
+                    dict(id=image_id, file_name=name, height=recipe.size, width=recipe.size)
+                )
                 for instance in instances:
                     annotations.append(annotation(instance, image_id, len(annotations) + 1))
                 done += 1
@@ -259,11 +285,17 @@ def make_digit_scenes(out: str | Path, recipe: Recipe = Recipe(),
                     progress(done, recipe.train + recipe.val)
             content = dict(
                 info=dict(description='Scenes of handwritten digits from scikit-learn'),
-                images=images, annotations=annotations,
-                categories=[dict(id=i + 1, name=name) for i, name in enumerate(CLASSES)])
+                images=images,
+                annotations=annotations,
+                categories=[dict(id=i + 1, name=name) for i, name in enumerate(CLASSES)],
+            )
             (draft / 'annotations' / f'instances_{split}.json').write_text(json.dumps(content))
-        (draft / RECIPE).write_text(json.dumps(dict(
-            format=FORMAT_VERSION, settings=asdict(recipe), files=checksums(draft)), indent=1))
+        (draft / RECIPE).write_text(
+            json.dumps(
+                dict(format=FORMAT_VERSION, settings=asdict(recipe), files=checksums(draft)),
+                indent=1,
+            )
+        )
         draft.chmod(0o755)  # mkdtemp makes it private
         if out.exists():
             old = Path(tempfile.mkdtemp(prefix=f'.{out.name}.', dir=out.parent))
@@ -283,10 +315,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description='Make a small instance-segmentation set (COCO format) out of the real '
         'handwritten digits that scikit-learn ships. An intact set is reused.',
-        epilog='example: python tools/dataset_tools/make_digit_scenes.py data/digit_scenes')
+        epilog='example: python tools/dataset_tools/make_digit_scenes.py data/digit_scenes',
+    )
     parser.add_argument('out', help='folder to make')
-    parser.add_argument('--train', type=int, default=default.train,
-                        help='number of training scenes')
+    parser.add_argument(
+        '--train', type=int, default=default.train, help='number of training scenes'
+    )
     parser.add_argument('--val', type=int, default=default.val, help='number of held-out scenes')
     parser.add_argument('--size', type=int, default=default.size, help='picture side in pixels')
     parser.add_argument('--seed', type=int, default=default.seed)
@@ -294,6 +328,7 @@ def main() -> int:
     try:
         recipe = Recipe(train=args.train, val=args.val, size=args.size, seed=args.seed)
         from tqdm import tqdm
+
         with tqdm(total=recipe.train + recipe.val, unit='scene', disable=None) as bar:
             made = make_digit_scenes(args.out, recipe, lambda done, total: bar.update(1))
     except ImportError as error:
@@ -302,8 +337,10 @@ def main() -> int:
     except (OSError, ValueError) as error:
         print(f'error: {error}', file=sys.stderr)
         return 1
-    print(f'{args.out}: {"made" if made else "already there and intact"} '
-          f'({recipe.train} training and {recipe.val} held-out scenes)')
+    print(
+        f'{args.out}: {"made" if made else "already there and intact"} '
+        f'({recipe.train} training and {recipe.val} held-out scenes)'
+    )
     return 0
 
 

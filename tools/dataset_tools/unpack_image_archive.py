@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 SPLITS = ('train', 'test')
-KEYS = ('classes', *(f'{split}_{part}' for split in SPLITS
-                     for part in ('jpeg', 'offset', 'label')))
+KEYS = ('classes', *(f'{split}_{part}' for split in SPLITS for part in ('jpeg', 'offset', 'label')))
 
 
 class ArchiveError(Exception):
@@ -46,7 +45,7 @@ def unpack(archive: Path, out: Path) -> dict[str, int]:
         jpeg, offset = arrays[f'{split}_jpeg'], arrays[f'{split}_offset']
         for number, label in enumerate(arrays[f'{split}_label']):
             file = part / split / classes[label] / f'{number:05}.jpg'
-            file.write_bytes(jpeg[offset[number]:offset[number + 1]].tobytes())
+            file.write_bytes(jpeg[offset[number] : offset[number + 1]].tobytes())
         counts[split] = len(arrays[f'{split}_label'])
     part.replace(out)
     return counts
@@ -59,27 +58,34 @@ def _read(archive: Path) -> dict[str, np.ndarray]:
         with np.load(archive, allow_pickle=False) as file:
             missing = [key for key in KEYS if key not in file]
             if missing:
-                raise ArchiveError(f'{archive} lacks {", ".join(missing)}; it has '
-                                   f'{", ".join(file) or "nothing"}')
+                raise ArchiveError(
+                    f'{archive} lacks {", ".join(missing)}; it has {", ".join(file) or "nothing"}'
+                )
             arrays = {key: file[key] for key in KEYS}
     except (ValueError, OSError) as error:
         raise ArchiveError(f'{archive} is no .npz file that can be read: {error}') from error
     for split in SPLITS:
         labels, offset = arrays[f'{split}_label'], arrays[f'{split}_offset']
         if len(offset) != len(labels) + 1 or offset[-1] != len(arrays[f'{split}_jpeg']):
-            raise ArchiveError(f'{archive}: {split}_offset does not fit {split}_label and '
-                               f'{split}_jpeg')
+            raise ArchiveError(
+                f'{archive}: {split}_offset does not fit {split}_label and {split}_jpeg'
+            )
         if len(labels) and labels.max() >= len(arrays['classes']):
-            raise ArchiveError(f'{archive}: {split}_label goes up to {labels.max()}, but there are '
-                               f'{len(arrays["classes"])} classes')
+            raise ArchiveError(
+                f'{archive}: {split}_label goes up to {labels.max()}, but there are '
+                f'{len(arrays["classes"])} classes'
+            )
     return arrays
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the tool; returns the exit status."""
     description, _, epilog = __doc__.partition('Example:')
-    parser = argparse.ArgumentParser(description=description, epilog=f'Example:{epilog}',
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog=f'Example:{epilog}',
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument('archive', type=Path, help='.npz file')
     parser.add_argument('out', type=Path, help='folder to write, which must not exist')
     args = parser.parse_args(arguments)

@@ -12,6 +12,7 @@ median over the convolutions of a kind; for the trained network, and as mmdet in
 example:
     python tools/docs/attention_start.py mobilenet_v2_1.0_imagenet_mmdet.pth JPEGImages
 """
+
 import argparse
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ from torch.nn.functional import cosine_similarity
 
 VARIANTS = {
     'static': None,
-    'SB, lambda 0': dict(type='kronattn_mm.ShiftBalanceConv2d', lambda_init=0.),
+    'SB, lambda 0': dict(type='kronattn_mm.ShiftBalanceConv2d', lambda_init=0.0),
     'SB, lambda 0.01': dict(type='kronattn_mm.ShiftBalanceConv2d', lambda_init=0.01),
     'SB, lambda 0.1': dict(type='kronattn_mm.ShiftBalanceConv2d', lambda_init=0.1),
     'SB after norm': dict(type='kronattn_mm.ShiftBalanceConv2d', place='after_norm'),
@@ -36,11 +37,16 @@ def backbone(weights: Path | None, layer: dict | None) -> nn.Module:
     """Return a MobileNetV2 with ``layer`` in its bottlenecks, trained or as mmdet starts it."""
     from mmengine.logging import MMLogger
     from mmengine.registry import MODELS
+
     MMLogger.get_current_instance().setLevel('ERROR')  # a line for each weight otherwise
     torch.manual_seed(0)
-    module = MODELS.build(dict(
-        type='kronattn_mm.Plugged', base='kronattn_mm.ExpansionMobileNetV2',
-        convs=[] if layer is None else [dict(at='layer*', layer=layer)]))
+    module = MODELS.build(
+        dict(
+            type='kronattn_mm.Plugged',
+            base='kronattn_mm.ExpansionMobileNetV2',
+            convs=[] if layer is None else [dict(at='layer*', layer=layer)],
+        )
+    )
     if weights is None:
         module.init_weights()
         return module
@@ -77,17 +83,20 @@ def pictures(files: list[Path], side: int) -> Tensor:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('weights', type=Path, help="weights of mmdet's MobileNetV2")
     parser.add_argument('folder', type=Path, help='folder of JPEG pictures')
     parser.add_argument('--pictures', type=int, default=16, help='the first so many, one batch')
     parser.add_argument('--side', type=int, default=192, help='side to which they are resized')
     args = parser.parse_args()
-    files = sorted(args.folder.glob('*.jpg'))[:args.pictures]
+    files = sorted(args.folder.glob('*.jpg'))[: args.pictures]
     if not files or not args.weights.is_file():
-        print(f'no pictures in {args.folder}' if not files else f'there is no file {args.weights}',
-              file=sys.stderr)
+        print(
+            f'no pictures in {args.folder}' if not files else f'there is no file {args.weights}',
+            file=sys.stderr,
+        )
         return 2
     x = pictures(files, args.side)
     for training in (True, False):
@@ -96,8 +105,10 @@ def main() -> int:
             wanted = backbone(args.weights, None).train(training)(x)
             for name, layer in VARIANTS.items():
                 maps = backbone(args.weights, layer).train(training)(x)
-                cosines = [float(cosine_similarity(a.flatten(1), b.flatten(1)).mean())
-                           for a, b in zip(maps, wanted, strict=True)]
+                cosines = [
+                    float(cosine_similarity(a.flatten(1), b.flatten(1)).mean())
+                    for a, b in zip(maps, wanted, strict=True)
+                ]
                 print(f'  {name:16} stride 16 {cosines[0]:5.2f}   stride 32 {cosines[1]:5.2f}')
     print('shift beside trunk, SB, lambda 0.1')
     for name, weights in (('trained', args.weights), ("mmdet's initialisation", None)):

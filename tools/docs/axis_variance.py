@@ -8,6 +8,7 @@ pictures, and the same for white noise of that size.
 example:
     python tools/docs/axis_variance.py deeplab_mobilenet_v2_voc_backbone.pth JPEGImages --every 8
 """
+
 import argparse
 import sys
 from pathlib import Path
@@ -31,24 +32,32 @@ def held_share(maps: Tensor) -> Tensor:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('weights', type=Path, help="weights of mmsegmentation's MobileNetV2")
     parser.add_argument('folder', type=Path, help='folder of JPEG pictures')
     parser.add_argument('--every', type=int, default=1, help='take every n-th picture')
     parser.add_argument('--pictures', type=int, default=20, help='at most so many')
     parser.add_argument('--side', type=int, default=321, help='side to which they are resized')
     args = parser.parse_args()
-    files = sorted(args.folder.glob('*.jpg'))[::args.every][:args.pictures]
+    files = sorted(args.folder.glob('*.jpg'))[:: args.every][: args.pictures]
     if not files or not args.weights.is_file():
-        print(f'no pictures in {args.folder}' if not files else f'there is no file {args.weights}',
-              file=sys.stderr)
+        print(
+            f'no pictures in {args.folder}' if not files else f'there is no file {args.weights}',
+            file=sys.stderr,
+        )
         return 2
 
     from mmengine.registry import MODELS
-    backbone = MODELS.build(dict(
-        type='mmseg.MobileNetV2', out_indices=(0, 1, 2, 4, 6),
-        init_cfg=dict(type='Pretrained', checkpoint=str(args.weights))))
+
+    backbone = MODELS.build(
+        dict(
+            type='mmseg.MobileNetV2',
+            out_indices=(0, 1, 2, 4, 6),
+            init_cfg=dict(type='Pretrained', checkpoint=str(args.weights)),
+        )
+    )
     backbone.init_weights()
     backbone.eval()
     torch.manual_seed(0)
@@ -63,9 +72,12 @@ def main() -> int:
             for name, maps in zip(names, (x, *backbone(x)), strict=True):
                 alive = maps.var((2, 3)) > 1e-6  # a channel that is constant has nothing to hold
                 row = f'{name}, {maps.shape[2]} x {maps.shape[3]}'
-                shares.setdefault(row, []).append((
-                    float(held_share(maps)[alive].mean()),
-                    float(held_share(torch.randn_like(maps)).mean())))
+                shares.setdefault(row, []).append(
+                    (
+                        float(held_share(maps)[alive].mean()),
+                        float(held_share(torch.randn_like(maps)).mean()),
+                    )
+                )
     print(file=sys.stderr)
     for row, values in shares.items():
         held, noise = np.mean(values, axis=0)

@@ -73,17 +73,24 @@ class Source:
 
 def main(argv: list[str] | None = None) -> int:
     """Write the page, or compare it."""
-    parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLE,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--check', action='store_true',
-                        help='write nothing; exit code 1 if the page is not up to date')
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        '--check',
+        action='store_true',
+        help='write nothing; exit code 1 if the page is not up to date',
+    )
     arguments = parser.parse_args(argv)
     text = page(ROOT)
     present = PAGE.read_text(encoding='utf-8') if PAGE.exists() else ''
     if arguments.check:
         if text != present:
-            print(f'{PAGE.relative_to(ROOT)} is not up to date; write it anew with '
-                  '`python tools/docs/config_table.py`', file=sys.stderr)
+            print(
+                f'{PAGE.relative_to(ROOT)} is not up to date; write it anew with '
+                '`python tools/docs/config_table.py`',
+                file=sys.stderr,
+            )
             return 1
         return 0
     temporary = PAGE.with_suffix('.part')
@@ -115,8 +122,12 @@ def row(path: Path, models: dict[str, dict], root: Path) -> str:
     """Return the line of one config."""
     relative = path.relative_to(root).as_posix()
     model = models.get(relative, {})
-    cells = [f'[{path.stem}](../{relative})', first_sentence(read(path).text),
-             inserted(path), training(model)]
+    cells = [
+        f'[{path.stem}](../{relative})',
+        first_sentence(read(path).text),
+        inserted(path),
+        training(model),
+    ]
     return '| ' + ' | '.join(cells) + ' |'
 
 
@@ -149,8 +160,7 @@ def read(path: Path) -> Source:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == '_base_':
             bases = ast.literal_eval(node.value)
             bases = [bases] if isinstance(bases, str) else bases
-            source.bases = [(path.parent / base).resolve() for base in bases
-                            if '::' not in base]
+            source.bases = [(path.parent / base).resolve() for base in bases if '::' not in base]
         _collect(node, '', source)
     return source
 
@@ -207,17 +217,21 @@ def our_layers() -> frozenset[str]:
 def training(model: dict) -> str:
     """Say how long and in which batches, from a metafile's entry."""
     metadata = model.get('Metadata', {})
-    length = next((f'{metadata[key]} {key.lower()}' for key in ('Epochs', 'Iterations')
-                   if key in metadata), '')
+    length = next(
+        (f'{metadata[key]} {key.lower()}' for key in ('Epochs', 'Iterations') if key in metadata),
+        '',
+    )
     batch = f'batch {metadata["Batch Size"]}' if 'Batch Size' in metadata else ''
-    results = '; '.join(f'{name} {value}' for result in model.get('Results', [])
-                        for name, value in result.get('Metrics', {}).items())
+    results = '; '.join(
+        f'{name} {value}'
+        for result in model.get('Results', [])
+        for name, value in result.get('Metrics', {}).items()
+    )
     return ', '.join(part for part in (length, batch, results) if part) or 'in the file'
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence of a head comment without its full stop; of a long one, the start.
-    """
+    """Return a head comment's first sentence without its full stop; of a long one, the start."""
     text = ' '.join(text.split('\n\n')[0].split())
     sentence = re.split(r'(?<=[\w)"\]`])\.(?= |$)', text, maxsplit=1)[0]
     if len(sentence) > 100:
@@ -244,8 +258,11 @@ def _settings(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(node, ast.Call):
         yield from ((word.arg, word.value) for word in node.keywords if word.arg)
     elif isinstance(node, ast.Dict):
-        yield from ((key.value, value) for key, value in zip(node.keys, node.values, strict=True)
-                    if isinstance(key, ast.Constant))
+        yield from (
+            (key.value, value)
+            for key, value in zip(node.keys, node.values, strict=True)
+            if isinstance(key, ast.Constant)
+        )
 
 
 def _head_comment(text: str) -> str:

@@ -9,6 +9,7 @@ example:
   python tools/docs/frozen_memory.py \
       configs/efficient_attention/mask-rcnn_r50_fpn_ea-res3-4-fpn1-5_32xb2-24e_coco.py
 """
+
 import argparse
 import json
 import resource
@@ -26,6 +27,7 @@ def measure(config: str, shape: tuple[int, int], way: str) -> dict[str, float]:
 
     from kronattn_mm.cost.config import load_model
     from kronattn_mm.engine.freeze_hook import freeze_except
+
     model, _ = load_model(config)
     model.train()
     if way != 'all':
@@ -52,20 +54,34 @@ def measure(config: str, shape: tuple[int, int], way: str) -> dict[str, float]:
     loss.backward()
     optimizer.step()
     seconds = time.perf_counter() - begin
-    states = [value for state in optimizer.state.values() for value in state.values()
-              if torch.is_tensor(value)]
-    return dict(kept=sum(kept.values()),
-                gradients=sum(parameter.grad.nbytes for parameter in trained),
-                optimizer=sum(value.nbytes for value in states),
-                peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, seconds=seconds)
+    states = [
+        value
+        for state in optimizer.state.values()
+        for value in state.values()
+        if torch.is_tensor(value)
+    ]
+    return dict(
+        kept=sum(kept.values()),
+        gradients=sum(parameter.grad.nbytes for parameter in trained),
+        optimizer=sum(value.nbytes for value in states),
+        peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        seconds=seconds,
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('config', help='config of a detector with masks')
-    parser.add_argument('--shape', nargs=2, type=int, default=(448, 640), metavar=('H', 'W'),
-                        help='height and width of the picture (default: 448 640)')
+    parser.add_argument(
+        '--shape',
+        nargs=2,
+        type=int,
+        default=(448, 640),
+        metavar=('H', 'W'),
+        help='height and width of the picture (default: 448 640)',
+    )
     parser.add_argument('--way', choices=list(WAYS), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.way:
@@ -74,14 +90,29 @@ def main() -> int:
     rows = {}
     for way in WAYS:
         print(f'{WAYS[way]} ...', file=sys.stderr)
-        done = subprocess.run([sys.executable, __file__, arguments.config, '--way', way, '--shape',
-                               *map(str, arguments.shape)], stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            [
+                sys.executable,
+                __file__,
+                arguments.config,
+                '--way',
+                way,
+                '--shape',
+                *map(str, arguments.shape),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         if done.returncode:
             return done.returncode
         rows[way] = json.loads(done.stdout.splitlines()[-1])
     print(f'{"MiB":24}' + ''.join(f'{WAYS[way]:>34}' for way in WAYS) + f'{"less by":>10}')
-    for name, text in (('kept', 'kept for backward'), ('gradients', 'gradients'),
-                       ('optimizer', 'optimizer state'), ('peak', 'peak of the process')):
+    for name, text in (
+        ('kept', 'kept for backward'),
+        ('gradients', 'gradients'),
+        ('optimizer', 'optimizer state'),
+        ('peak', 'peak of the process'),
+    ):
         first, second = (rows[way][name] for way in WAYS)
         print(f'{text:24}{first / 2**20:34.1f}{second / 2**20:34.1f}{1 - second / first:10.0%}')
     return 0

@@ -7,6 +7,7 @@ each time.
 example:
     python tools/docs/kronecker_pictures.py docs/images
 """
+
 import argparse
 import io
 import os
@@ -46,6 +47,7 @@ def model_map(noise: float = 0.6) -> np.ndarray:
 def photograph() -> np.ndarray:
     """A grey photograph of 56 x 56."""
     from sklearn.datasets import load_sample_image
+
     picture = Image.fromarray(load_sample_image('china.jpg')).convert('L')
     return np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS), dtype=float) / 255
 
@@ -54,8 +56,11 @@ def averages_figure() -> Figure:
     """A map, its averages, what they hold of it, and what they leave."""
     figure = Figure(figsize=(9, 4.9), layout='constrained')
     panels = figure.subplots(2, 4, width_ratios=(1, 1.1, 1, 1))
-    for line, (name, x) in zip(panels, (("a draw of the paper's model", model_map()),
-                                        ('a photograph', photograph())), strict=True):
+    for line, (name, x) in zip(
+        panels,
+        (("a draw of the paper's model", model_map()), ('a photograph', photograph())),
+        strict=True,
+    ):
         kept = rows_plus_columns(x)
         limits = dict(vmin=x.min(), vmax=x.max(), cmap='gray', interpolation='nearest')
         line[0].imshow(x, **limits)
@@ -103,8 +108,8 @@ def targets() -> dict[str, np.ndarray]:
     y, x = np.mgrid[:SIDE, :SIDE]
     return {
         'band in rows': ((y > 20) & (y < 34)).astype(float),
-        'one object': ((y - 18)**2 + (x - 38)**2 < 90).astype(float),
-        'diagonal': np.exp(-(y - x)**2 / 30.),
+        'one object': ((y - 18) ** 2 + (x - 38) ** 2 < 90).astype(float),
+        'diagonal': np.exp(-((y - x) ** 2) / 30.0),
         'checkerboard': ((y // 7 + x // 7) % 2).astype(float),
     }
 
@@ -116,15 +121,18 @@ def limits_figure() -> Figure:
     panels = figure.subplots(3, len(chosen))
     for column, (name, target) in enumerate(chosen.items()):
         # Attention over averages of this map beside two channels that tell positions apart.
-        rows, columns = np.meshgrid(np.linspace(-1, 1, SIDE), np.linspace(-1, 1, SIDE),
-                                    indexing='ij')
+        rows, columns = np.meshgrid(
+            np.linspace(-1, 1, SIDE), np.linspace(-1, 1, SIDE), indexing='ij'
+        )
         stack = np.stack([target, rows, columns])[None]
         x = torch.from_numpy(np.ascontiguousarray(stack))
         averages = axis_averages(x)
         kv = dot_product_attention(4 * x.flatten(2), 4 * averages, averages)[0, 0]
-        shown = ((f'wanted: {name}', target),
-                 (f'best of KAO_QKV: {explained(target):.0%}', rows_plus_columns(target)),
-                 ('KAO_KV, from this map', kv.reshape(SIDE, SIDE).numpy()))
+        shown = (
+            (f'wanted: {name}', target),
+            (f'best of KAO_QKV: {explained(target):.0%}', rows_plus_columns(target)),
+            ('KAO_KV, from this map', kv.reshape(SIDE, SIDE).numpy()),
+        )
         for axes, (title, picture) in zip(panels[:, column], shown, strict=True):
             # The first two on one scale. What KAO_KV gives are averages, which are smaller.
             shade = picture if np.ptp(picture) > 0.01 and title.startswith('KAO_KV') else target
@@ -149,8 +157,9 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('folder', type=Path, metavar='FOLDER', help='where to write the pictures')
     folder = parser.parse_args(argv).folder
     if not folder.is_dir():

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
 """`kronattn extract` as a script; --help says what it does."""
+
 import sys
 
 from kronattn_mm.cli.extract import main

@@ -45,23 +45,28 @@ def convert(source: dict[str, Tensor], model: KANet) -> dict[str, Tensor]:
     for name, module in model.named_modules():
         if isinstance(module, BaseModule) and (module.joins_input or module.uses_attention):
             _fill_module(state, source, name, module)
-    changed = [f'{name}.' for name, module in model.named_modules()
-               if isinstance(module, BaseModule) and (module.joins_input or module.uses_attention)]
+    changed = [
+        f'{name}.'
+        for name, module in model.named_modules()
+        if isinstance(module, BaseModule) and (module.joins_input or module.uses_attention)
+    ]
     for key in state:
         if not key.startswith(tuple(changed)):
             state[key] = _weight(source, key, state[key].shape)
     return state
 
 
-def _fill_module(state: dict[str, Tensor], source: dict[str, Tensor], name: str,
-                 module: BaseModule) -> None:
+def _fill_module(
+    state: dict[str, Tensor], source: dict[str, Tensor], name: str, module: BaseModule
+) -> None:
     """Fill one module that has a skip or attention in place of some hidden channels."""
     made = module.expand_conv.conv.out_channels
     hidden = module.linear_conv.conv.in_channels
-    columns = _weight(source, f'{name}.linear_conv.conv.weight',
-                      state[f'{name}.linear_conv.conv.weight'].shape)
+    columns = _weight(
+        source, f'{name}.linear_conv.conv.weight', state[f'{name}.linear_conv.conv.weight'].shape
+    )
     # After batch norm, a channel's size is about that of its scale; the columns carry it on.
-    scale = _weight(source, f'{name}.depthwise_conv.bn.weight', (hidden, )).abs()
+    scale = _weight(source, f'{name}.depthwise_conv.bn.weight', (hidden,)).abs()
     kept = torch.argsort(scale * columns.flatten(1).norm(dim=0), descending=True)[:made]
     kept = kept.sort().values
     for key in list(state):
@@ -86,8 +91,10 @@ def _weight(source: dict[str, Tensor], key: str, shape: tuple[int, ...]) -> Tens
     if key not in source:
         raise ConversionError(f'the checkpoint has no {key}; is it a MobileNetV2 of mmdet?')
     if source[key].shape != torch.Size(shape):
-        raise ConversionError(f'{key} should have the shape {tuple(shape)}, the checkpoint has '
-                              f'{tuple(source[key].shape)}; is --widen-factor right?')
+        raise ConversionError(
+            f'{key} should have the shape {tuple(shape)}, the checkpoint has '
+            f'{tuple(source[key].shape)}; is --widen-factor right?'
+        )
     value = source[key]
     return value.float() if value.is_floating_point() else value
 
@@ -99,8 +106,9 @@ def read(path: Path) -> dict[str, Tensor]:
     try:
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
     except Exception as error:
-        raise ConversionError(f'{path} cannot be read as a checkpoint of weights: '
-                              f'{str(error).splitlines()[0]}') from error
+        raise ConversionError(
+            f'{path} cannot be read as a checkpoint of weights: {str(error).splitlines()[0]}'
+        ) from error
     state = checkpoint.get('state_dict', checkpoint) if isinstance(checkpoint, dict) else None
     if not isinstance(state, dict):
         raise ConversionError(f'{path} holds no state_dict')
@@ -110,12 +118,15 @@ def read(path: Path) -> dict[str, Tensor]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the tool; returns the exit status."""
     description, _, epilog = __doc__.partition('Example:')
-    parser = argparse.ArgumentParser(description=description, epilog=f'Example:{epilog}',
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog=f'Example:{epilog}',
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument('checkpoint', type=Path, help='MobileNetV2 of mmdet')
     parser.add_argument('output', type=Path, help='file to write')
     parser.add_argument('--arch', choices=sorted(ARCHS), default='kanet')
-    parser.add_argument('--widen-factor', type=float, default=1.)
+    parser.add_argument('--widen-factor', type=float, default=1.0)
     parser.add_argument('--seed', type=int, default=0, help='for the weights that are new')
     args = parser.parse_args(arguments)
     try:
@@ -129,8 +140,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     part = args.output.with_name(f'{args.output.name}.part')
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(dict(state_dict=state, meta=dict(
-        converted_from=args.checkpoint.name, arch=args.arch, seed=args.seed)), part)
+    torch.save(
+        dict(
+            state_dict=state,
+            meta=dict(converted_from=args.checkpoint.name, arch=args.arch, seed=args.seed),
+        ),
+        part,
+    )
     part.replace(args.output)
     new = sum(value.numel() for key, value in state.items() if '.attention.' in key)
     print(f'{args.output}: {args.arch}, {len(state)} tensors; the attention has {new} new values')

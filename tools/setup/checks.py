@@ -12,14 +12,11 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-GIB = 2 ** 30
+GIB = 2**30
 
 # What loading OpenCV's build with windows (opencv-python) needs from the system. Its build
 # without windows (opencv-python-headless) needs none of them.
-OPENCV_LIBRARIES = {
-    'libGL.so.1': 'libgl1',
-    'libgthread-2.0.so.0': 'libglib2.0-0',
-}
+OPENCV_LIBRARIES = {'libGL.so.1': 'libgl1', 'libgthread-2.0.so.0': 'libglib2.0-0'}
 
 
 @dataclass(frozen=True)
@@ -86,15 +83,19 @@ def check_venv(machine: Machine) -> list[Finding]:
     """Debian and Ubuntu ship Python without the means to make environments."""
     if machine.has_module('venv') and machine.has_module('ensurepip'):
         return []
-    return [Finding('Python cannot make virtual environments (modules venv, ensurepip)',
-                    f'python{machine.python_tag()}-venv')]
+    return [
+        Finding(
+            'Python cannot make virtual environments (modules venv, ensurepip)',
+            f'python{machine.python_tag()}-venv',
+        )
+    ]
 
 
 def check_disk(machine: Machine, folder: Path, needed: float) -> list[Finding]:
     """Args:
-        machine: The probes.
-        folder: Where the environment will lie.
-        needed: GiB.
+    machine: The probes.
+    folder: Where the environment will lie.
+    needed: GiB.
     """
     free = machine.free_bytes(folder) / GIB
     if free >= needed:
@@ -111,8 +112,12 @@ def check_compiler(machine: Machine) -> list[Finding]:
         named = f' (CXX={compiler})' if compiler else ''
         findings.append(Finding(f'no C++ compiler{named}, needed {reason}', 'g++'))
     if not machine.has_python_headers():
-        findings.append(Finding(f"Python's C headers (Python.h) are missing, needed {reason}",
-                                f'python{machine.python_tag()}-dev'))
+        findings.append(
+            Finding(
+                f"Python's C headers (Python.h) are missing, needed {reason}",
+                f'python{machine.python_tag()}-dev',
+            )
+        )
     return findings
 
 
@@ -121,9 +126,14 @@ def check_opencv_libraries(machine: Machine) -> list[Finding]:
     missing = [name for name in OPENCV_LIBRARIES if not machine.loads(name)]
     if not missing:
         return []
-    return [Finding(f'{" and ".join(missing)} missing: OpenCV is installed in its build without '
-                    'windows, which does all that is needed here; cv2.imshow needs them',
-                    ' '.join(OPENCV_LIBRARIES[name] for name in missing), blocks=False)]
+    return [
+        Finding(
+            f'{" and ".join(missing)} missing: OpenCV is installed in its build without '
+            'windows, which does all that is needed here; cv2.imshow needs them',
+            ' '.join(OPENCV_LIBRARIES[name] for name in missing),
+            blocks=False,
+        )
+    ]
 
 
 def check_gpu(machine: Machine, compiles: bool) -> list[Finding]:
@@ -135,10 +145,14 @@ def check_gpu(machine: Machine, compiles: bool) -> list[Finding]:
     """
     if not machine.has_gpu() or not compiles or find_nvcc(machine):
         return []
-    return [Finding("there is a GPU but no CUDA compiler (nvcc): mmcv's operators will be for the "
-                    'CPU only, and the quickstart trains on the CPU. For the GPU, install the '
-                    "CUDA toolkit of torch's CUDA version, then: make clean-env setup",
-                    blocks=False)]
+    return [
+        Finding(
+            "there is a GPU but no CUDA compiler (nvcc): mmcv's operators will be for the "
+            'CPU only, and the quickstart trains on the CPU. For the GPU, install the '
+            "CUDA toolkit of torch's CUDA version, then: make clean-env setup",
+            blocks=False,
+        )
+    ]
 
 
 def find_nvcc(machine: Machine) -> str | None:

@@ -60,8 +60,11 @@ class Environment:
     def fingerprint(self) -> str:
         """A hash of all that decides what has to be installed."""
         digest = hashlib.sha256()
-        inputs = [*self.requirement_files(), self.root / 'setup.py',
-                  self.root / 'kronattn_mm' / 'version.py']
+        inputs = [
+            *self.requirement_files(),
+            self.root / 'setup.py',
+            self.root / 'kronattn_mm' / 'version.py',
+        ]
         for path in inputs:
             digest.update(path.name.encode() + b'\0' + path.read_bytes() + b'\0')
         return digest.hexdigest()
@@ -107,12 +110,21 @@ class Environment:
     def write_stamp(self, **facts: object) -> None:
         """Records the present state as complete, together with further facts."""
         site = self.site_packages()
-        libraries = {str(path.relative_to(site)): path.stat().st_size
-                     for pattern in LIBRARIES for path in site.glob(pattern)}
+        libraries = {
+            str(path.relative_to(site)): path.stat().st_size
+            for pattern in LIBRARIES
+            for path in site.glob(pattern)
+        }
         entries = sorted(name for name in os.listdir(site) if name != '__pycache__')
-        state = dict(python=self.python_version(), root=str(self.root),
-                     fingerprint=self.fingerprint(), distributions=self.installed(),
-                     entries=entries, libraries=libraries, **facts)
+        state = dict(
+            python=self.python_version(),
+            root=str(self.root),
+            fingerprint=self.fingerprint(),
+            distributions=self.installed(),
+            entries=entries,
+            libraries=libraries,
+            **facts,
+        )
         unfinished = self.stamp.with_suffix('.tmp')
         unfinished.write_text(json.dumps(state, indent=1))
         unfinished.replace(self.stamp)
@@ -168,6 +180,7 @@ def constraints_beside(constraints: str, installed: dict[str, str]) -> str:
         return constraints
     for name, label in local.items():
         pinned = f'{name}==={read_pin(constraints, name)}'
-        constraints = re.sub(rf'^{re.escape(pinned)}$', f'{pinned}+{label}', constraints,
-                             flags=re.MULTILINE)
+        constraints = re.sub(
+            rf'^{re.escape(pinned)}$', f'{pinned}+{label}', constraints, flags=re.MULTILINE
+        )
     return constraints

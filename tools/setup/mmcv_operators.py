@@ -35,13 +35,16 @@ def wheel_fits(filename: str, version: str, python: tuple[int, int], machine: st
         machine: The architecture, as platform.machine() gives it.
     """
     tag = f'cp{python[0]}{python[1]}'
-    pattern = (rf'onedl_mmcv-{re.escape(version)}(-\d\w*)?-{tag}-{tag}-'
-               rf'(many)?linux\w*_{re.escape(machine)}\.whl')
+    pattern = (
+        rf'onedl_mmcv-{re.escape(version)}(-\d\w*)?-{tag}-{tag}-'
+        rf'(many)?linux\w*_{re.escape(machine)}\.whl'
+    )
     return re.fullmatch(pattern, filename) is not None
 
 
-def find_wheel(folders: list[str], version: str, python: tuple[int, int], machine: str,
-               ) -> Path | None:
+def find_wheel(
+    folders: list[str], version: str, python: tuple[int, int], machine: str
+) -> Path | None:
     """A fitting wheel in local folders, such as those that PIP_FIND_LINKS names."""
     for folder in folders:
         path = Path(folder.removeprefix('file://'))
@@ -62,8 +65,10 @@ def announcement(count: int, cuda: bool) -> str:
     minutes = max(1, round(CORE_MINUTES / count))
     cores = 'core' if count == 1 else 'cores'
     unit = 'minute' if minutes == 1 else 'minutes'
-    text = (f"Compiling mmcv's operators on {count} {cores}: about {minutes} {unit} where they "
-            'are idle. This is done once; if interrupted, it goes on where it stopped.')
+    text = (
+        f"Compiling mmcv's operators on {count} {cores}: about {minutes} {unit} where they "
+        'are idle. This is done once; if interrupted, it goes on where it stopped.'
+    )
     if cuda:
         text += '\nThe CUDA kernels are compiled as well, which takes longer than that.'
     return text
@@ -105,8 +110,9 @@ def compile_environment(base: dict[str, str], count: int, nvcc: str | None) -> d
 def count_objects(source: Path) -> tuple[int, int]:
     """Object files that exist and that the build plans (0 while it has no plan yet)."""
     plans = list(source.glob('build/temp*/build.ninja'))
-    planned = sum(len(re.findall(r'^build \S+\.o:', plan.read_text(), re.MULTILINE))
-                  for plan in plans)
+    planned = sum(
+        len(re.findall(r'^build \S+\.o:', plan.read_text(), re.MULTILINE)) for plan in plans
+    )
     done = sum(1 for _ in source.glob('build/temp*/**/*.o'))
     return done, planned
 
@@ -130,8 +136,9 @@ def unpack(archive: Path, folder: Path) -> Path:
     return top
 
 
-def compile_wheel(pip: list[str], source: Path, wheels: Path, environment: dict[str, str],
-                  log: Path) -> None:
+def compile_wheel(
+    pip: list[str], source: Path, wheels: Path, environment: dict[str, str], log: Path
+) -> None:
     """Compiles unpacked sources into a wheel, with progress on stdout.
 
     Args:
@@ -144,16 +151,30 @@ def compile_wheel(pip: list[str], source: Path, wheels: Path, environment: dict[
     Raises:
         RuntimeError: If the compilation fails; with the end of its output.
     """
-    command = [*pip, 'wheel', '--verbose', '--no-deps', '--no-build-isolation',
-               '--wheel-dir', str(wheels), str(source)]
+    command = [
+        *pip,
+        'wheel',
+        '--verbose',
+        '--no-deps',
+        '--no-build-isolation',
+        '--wheel-dir',
+        str(wheels),
+        str(source),
+    ]
     terminal = sys.stdout.isatty()
     interval = TERMINAL_INTERVAL if terminal else LOG_INTERVAL
     start = time.monotonic()
     with open(log, 'w') as output:
         # A session of its own: pip starts setuptools, that ninja and that the compilers, and an
         # interruption has to end them all.
-        process = subprocess.Popen(command, env=environment, stdout=output, start_new_session=True,
-                                   stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=output,
+            start_new_session=True,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+        )
         try:
             while True:
                 try:
@@ -161,8 +182,9 @@ def compile_wheel(pip: list[str], source: Path, wheels: Path, environment: dict[
                     break
                 except subprocess.TimeoutExpired:
                     line = progress_line(*count_objects(source), time.monotonic() - start)
-                    print(f'\r{line}' if terminal else line, end='' if terminal else '\n',
-                          flush=True)
+                    print(
+                        f'\r{line}' if terminal else line, end='' if terminal else '\n', flush=True
+                    )
         except BaseException:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait()
@@ -171,6 +193,8 @@ def compile_wheel(pip: list[str], source: Path, wheels: Path, environment: dict[
         print()
     if status:
         tail = '\n'.join(log.read_text(errors='replace').splitlines()[-40:])
-        raise RuntimeError(f"{tail}\n\nmmcv's operators could not be compiled; the compiler's "
-                           f'output is above and in {log}')
+        raise RuntimeError(
+            f"{tail}\n\nmmcv's operators could not be compiled; the compiler's "
+            f'output is above and in {log}'
+        )
     print(f"  mmcv's operators: compiled in {(time.monotonic() - start) / 60:.1f} min", flush=True)

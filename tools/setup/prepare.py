@@ -14,9 +14,11 @@ def refuse_python(version_info):
     """Returns the message for an interpreter that cannot be used, or None."""
     if SUPPORTED[0] <= tuple(version_info[:2]) <= SUPPORTED[1]:
         return None
-    return ('kronattn_mm needs Python 3.10, 3.11 or 3.12, and this is Python %d.%d (%s).\n'
-            'Name another one: make setup PYTHON=python3.11'
-            % (version_info[0], version_info[1], sys.executable))
+    return (
+        'kronattn_mm needs Python 3.10, 3.11 or 3.12, and this is Python %d.%d (%s).\n'
+        'Name another one: make setup PYTHON=python3.11'
+        % (version_info[0], version_info[1], sys.executable)
+    )
 
 
 if __name__ == '__main__':
@@ -24,4 +26,5 @@ if __name__ == '__main__':
     if refusal:
         sys.exit(refusal)
     import steps
+
     sys.exit(steps.main())

@@ -39,12 +39,18 @@ class SetupError(Exception):
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog='prepare.py', description='Make or repair the environment .venv of this checkout.',
-        epilog='example: python3 tools/setup/prepare.py')
-    parser.add_argument('--chosen', action='store_true',
-                        help='the interpreter was named by the user: .venv must be made from it')
-    parser.add_argument('--docs', action='store_true',
-                        help='also install what the pages are built with')
+        prog='prepare.py',
+        description='Make or repair the environment .venv of this checkout.',
+        epilog='example: python3 tools/setup/prepare.py',
+    )
+    parser.add_argument(
+        '--chosen',
+        action='store_true',
+        help='the interpreter was named by the user: .venv must be made from it',
+    )
+    parser.add_argument(
+        '--docs', action='store_true', help='also install what the pages are built with'
+    )
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended like by Ctrl-C
     try:
@@ -65,9 +71,11 @@ def prepare(env: Environment, machine: checks.Machine, chosen: bool = False) -> 
     """Brings the environment into its complete state; quick where it is complete."""
     present = env.python_version()
     if chosen and present and present.split('.')[:2] != platform.python_version().split('.')[:2]:
-        raise SetupError(f'.venv has Python {present}, and PYTHON names Python '
-                         f'{platform.python_version()}. To make it anew: make clean-env setup '
-                         f'PYTHON={sys.executable}')
+        raise SetupError(
+            f'.venv has Python {present}, and PYTHON names Python '
+            f'{platform.python_version()}. To make it anew: make clean-env setup '
+            f'PYTHON={sys.executable}'
+        )
     if env.why_incomplete() is None:
         warn_of_index(env)
         return
@@ -119,8 +127,13 @@ def add_docs(env: Environment) -> None:
         return
     say('Installing what the pages are built with (80 MB) ...')
     with alone(env):
-        pip(env, 'What the pages are built with could not be installed',
-            'install', *constraint_options(env), *requirement_options(env, ('docs',)))
+        pip(
+            env,
+            'What the pages are built with could not be installed',
+            'install',
+            *constraint_options(env),
+            *requirement_options(env, ('docs',)),
+        )
 
 
 def check_machine(env: Environment, machine: checks.Machine) -> bool:
@@ -142,9 +155,13 @@ def check_machine(env: Environment, machine: checks.Machine) -> bool:
         missing = checks.check_compiler(machine)
         findings += missing
         if missing:
-            findings.append(checks.Finding(
-                f'no ready wheel of onedl-mmcv {mmcv_version(env)} was found; with one in a folder '
-                'that PIP_FIND_LINKS names, nothing has to be compiled', blocks=False))
+            findings.append(
+                checks.Finding(
+                    f'no ready wheel of onedl-mmcv {mmcv_version(env)} was found; with one in a '
+                    'folder that PIP_FIND_LINKS names, nothing has to be compiled',
+                    blocks=False,
+                )
+            )
     findings += checks.check_gpu(machine, compiles)
     if findings:
         text = checks.report(findings)
@@ -179,8 +196,17 @@ def registry_has_wheel(env: Environment, version: str) -> bool:
     if subprocess.run([*pip, '--version'], capture_output=True).returncode:
         return False  # as on a Debian without python3-venv and python3-pip
     say(f'Looking for a ready wheel of {mmcv_operators.DISTRIBUTION} {version} ...')
-    command = [*pip, 'download', '--quiet', '--no-deps', '--only-binary', ':all:',
-               '--dest', str(env.wheels), f'{mmcv_operators.DISTRIBUTION}==={version}']
+    command = [
+        *pip,
+        'download',
+        '--quiet',
+        '--no-deps',
+        '--only-binary',
+        ':all:',
+        '--dest',
+        str(env.wheels),
+        f'{mmcv_operators.DISTRIBUTION}==={version}',
+    ]
     answer = subprocess.run(command, capture_output=True, env=pip_environment(env))
     return answer.returncode == 0
 
@@ -206,22 +232,43 @@ def install_torch_from_index(env: Environment) -> None:
     # and no other place may mix in, since torch and torchvision must be of the same kind.
     environment.update(PIP_FIND_LINKS=str(env.wheels), PIP_EXTRA_INDEX_URL=index)
     pins = [f'{name}=={read_pin(constraints, name)}' for name in ('torch', 'torchvision')]
-    pip(env, f'torch could not be installed from KRONATTN_TORCH_INDEX={index}',
-        'install', '--no-deps', '--index-url', index, *pins, environment=environment)
+    pip(
+        env,
+        f'torch could not be installed from KRONATTN_TORCH_INDEX={index}',
+        'install',
+        '--no-deps',
+        '--index-url',
+        index,
+        *pins,
+        environment=environment,
+    )
 
 
 def compile_operators(env: Environment, machine: checks.Machine) -> None:
     """Puts a wheel of onedl-mmcv, compiled here, into .venv/wheels."""
     say('Installing torch and the build tools, which compiling mmcv needs ...')
-    pip(env, 'torch could not be installed',
-        'install', *constraint_options(env), *requirement_options(env, ('build', 'torch')))
+    pip(
+        env,
+        'torch could not be installed',
+        'install',
+        *constraint_options(env),
+        *requirement_options(env, ('build', 'torch')),
+    )
     version = mmcv_version(env)
     archive = env.build / f'onedl_mmcv-{version}.tar.gz'
     if not archive.exists():
-        pip(env, f'The source of onedl-mmcv {version} could not be fetched',
-            'download', '--no-deps', '--no-build-isolation',
-            '--no-binary', mmcv_operators.DISTRIBUTION, '--dest', str(env.build),
-            f'{mmcv_operators.DISTRIBUTION}==={version}')
+        pip(
+            env,
+            f'The source of onedl-mmcv {version} could not be fetched',
+            'download',
+            '--no-deps',
+            '--no-build-isolation',
+            '--no-binary',
+            mmcv_operators.DISTRIBUTION,
+            '--dest',
+            str(env.build),
+            f'{mmcv_operators.DISTRIBUTION}==={version}',
+        )
     source = mmcv_operators.unpack(archive, env.build)
     nvcc = usable_nvcc(env, machine)
     count = int(os.environ.get('MAX_JOBS') or mmcv_operators.jobs(machine))
@@ -230,8 +277,9 @@ def compile_operators(env: Environment, machine: checks.Machine) -> None:
     # ninja, which the build calls by name, lies in the environment.
     environment['PATH'] = f'{env.python.parent}{os.pathsep}{environment["PATH"]}'
     try:
-        mmcv_operators.compile_wheel([str(env.python), '-m', 'pip'], source, env.wheels,
-                                     environment, env.build / 'mmcv.log')
+        mmcv_operators.compile_wheel(
+            [str(env.python), '-m', 'pip'], source, env.wheels, environment, env.build / 'mmcv.log'
+        )
     except RuntimeError as error:
         raise SetupError(str(error)) from None
     shutil.rmtree(source)
@@ -244,38 +292,59 @@ def usable_nvcc(env: Environment, machine: checks.Machine) -> str | None:
     if not nvcc or not wanted:
         return None
     answer = subprocess.run([nvcc, '--version'], capture_output=True, text=True)
-    torch_cuda = subprocess.run([str(env.python), '-c', 'import torch; print(torch.version.cuda)'],
-                                capture_output=True, text=True).stdout.strip()
+    torch_cuda = subprocess.run(
+        [str(env.python), '-c', 'import torch; print(torch.version.cuda)'],
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
     if mmcv_operators.cuda_fits(answer.stdout, torch_cuda):
         return nvcc
-    say(f'note: {nvcc} is of another CUDA version than torch ({torch_cuda}), so the operators of '
-        'mmcv are compiled for the CPU only, and the quickstart trains on the CPU')
+    say(
+        f'note: {nvcc} is of another CUDA version than torch ({torch_cuda}), so the operators of '
+        'mmcv are compiled for the CPU only, and the quickstart trains on the CPU'
+    )
     return None
 
 
 def install(env: Environment) -> None:
     """Installs everything that is not there yet, and this checkout as an editable package."""
     fresh = 'torch' not in env.installed()
-    say('Installing the packages'
+    say(
+        'Installing the packages'
         + (f' (downloads {DOWNLOAD_GB} GB; .venv takes 5.8 GB afterwards)' if fresh else '')
-        + ' ...')
+        + ' ...'
+    )
     # Without build isolation the pinned build tools do the building, so they come first.
-    pip(env, 'The build tools could not be installed',
-        'install', *constraint_options(env), *requirement_options(env, ('build',)))
+    pip(
+        env,
+        'The build tools could not be installed',
+        'install',
+        *constraint_options(env),
+        *requirement_options(env, ('build',)),
+    )
     mmcv = []
     if env.installed().get(mmcv_operators.DISTRIBUTION) != mmcv_version(env):
         # Named by its file, the wheel found or compiled here wins over any other.
         wheel = own_wheel(env)
         mmcv = [str(wheel)] if wheel else ['--only-binary', mmcv_operators.DISTRIBUTION]
-    pip(env, 'The packages could not be installed',
-        'install', '--no-build-isolation', *mmcv, *constraint_options(env),
-        *requirement_options(env, PURPOSES), '--editable', str(env.root))
+    pip(
+        env,
+        'The packages could not be installed',
+        'install',
+        '--no-build-isolation',
+        *mmcv,
+        *constraint_options(env),
+        *requirement_options(env, PURPOSES),
+        '--editable',
+        str(env.root),
+    )
 
 
 def own_wheel(env: Environment) -> Path | None:
     """The wheel of onedl-mmcv in .venv/wheels, if there is one."""
-    return mmcv_operators.find_wheel([str(env.wheels)], mmcv_version(env), sys.version_info[:2],
-                                     platform.machine())
+    return mmcv_operators.find_wheel(
+        [str(env.wheels)], mmcv_version(env), sys.version_info[:2], platform.machine()
+    )
 
 
 def verify(env: Environment, machine: checks.Machine) -> dict:
@@ -286,40 +355,67 @@ def verify(env: Environment, machine: checks.Machine) -> dict:
         # Both builds of OpenCV are installed, since dependencies ask for both, and the later one
         # lies on top. The one without windows needs no library of the system.
         say("Putting OpenCV's build without windows on top ...")
-        pip(env, 'OpenCV could not be installed',
-            'install', '--force-reinstall', '--no-deps', *constraint_options(env),
-            'opencv-python-headless')
+        pip(
+            env,
+            'OpenCV could not be installed',
+            'install',
+            '--force-reinstall',
+            '--no-deps',
+            *constraint_options(env),
+            'opencv-python-headless',
+        )
         facts = import_everything(env)
     if 'mmcv.ops' in facts['errors'] and 'cv2' not in facts['errors']:
-        say(f"The installed mmcv operators do not load ({facts['errors']['mmcv.ops']}).\n"
-            'Compiling them from source instead ...')
+        say(
+            f'The installed mmcv operators do not load ({facts["errors"]["mmcv.ops"]}).\n'
+            'Compiling them from source instead ...'
+        )
         missing = checks.check_compiler(machine)
         if missing:
             raise SetupError(checks.report(missing))
         shutil.rmtree(env.wheels)
         env.wheels.mkdir()
         compile_operators(env, machine)
-        pip(env, 'mmcv could not be installed',
-            'install', '--force-reinstall', '--no-deps', str(own_wheel(env)))
+        pip(
+            env,
+            'mmcv could not be installed',
+            'install',
+            '--force-reinstall',
+            '--no-deps',
+            str(own_wheel(env)),
+        )
         facts = import_everything(env)
     errors = facts.pop('errors')
     if errors:
         lines = [f'  {name}: {text}' for name, text in errors.items()]
-        raise SetupError('\n'.join(['These do not import after set-up:', *lines,
-                                    'To make the environment anew: make clean-env setup']))
+        raise SetupError(
+            '\n'.join(
+                [
+                    'These do not import after set-up:',
+                    *lines,
+                    'To make the environment anew: make clean-env setup',
+                ]
+            )
+        )
     return facts
 
 
 def import_everything(env: Environment) -> dict:
     program = Path(__file__).with_name('verify.py')
-    answer = subprocess.run([str(env.python), str(program)], capture_output=True, text=True,
-                            cwd=env.root, env=pip_environment(env))
+    answer = subprocess.run(
+        [str(env.python), str(program)],
+        capture_output=True,
+        text=True,
+        cwd=env.root,
+        env=pip_environment(env),
+    )
     lines = answer.stdout.strip().splitlines()
     try:
         return json.loads(lines[-1])
     except (IndexError, ValueError):
-        raise SetupError(f'The check of the imports died (status {answer.returncode}):\n'
-                         f'{answer.stderr[-2000:]}') from None
+        raise SetupError(
+            f'The check of the imports died (status {answer.returncode}):\n{answer.stderr[-2000:]}'
+        ) from None
 
 
 def write_run_environment(env: Environment, facts: dict) -> None:
@@ -327,18 +423,30 @@ def write_run_environment(env: Environment, facts: dict) -> None:
     cpu_only = facts['gpu'] and facts['operators'] == 'cpu'
     (env.folder / 'run.env').write_text('CUDA_VISIBLE_DEVICES=\n' if cpu_only else '')
     if cpu_only:
-        say("note: mmcv's operators are for the CPU only, so the quickstart and the tests leave "
-            'the GPU alone')
+        say(
+            "note: mmcv's operators are for the CPU only, so the quickstart and the tests leave "
+            'the GPU alone'
+        )
 
 
 def pip_environment(env: Environment) -> dict[str, str]:
     """Keeps pip inside .venv: its temporary files, and no cache unless the user names one."""
     environment = dict(os.environ)
-    for name in ('PYTHONPATH', 'PYTHONHOME', 'PIP_USER', 'PIP_TARGET', 'PIP_PREFIX',
-                 'PIP_REQUIRE_VIRTUALENV'):
+    for name in (
+        'PYTHONPATH',
+        'PYTHONHOME',
+        'PIP_USER',
+        'PIP_TARGET',
+        'PIP_PREFIX',
+        'PIP_REQUIRE_VIRTUALENV',
+    ):
         environment.pop(name, None)
-    environment.update(PIP_DISABLE_PIP_VERSION_CHECK='1', PIP_NO_INPUT='1', PYTHONNOUSERSITE='1',
-                       MPLCONFIGDIR=str(env.folder / 'cache' / 'matplotlib'))
+    environment.update(
+        PIP_DISABLE_PIP_VERSION_CHECK='1',
+        PIP_NO_INPUT='1',
+        PYTHONNOUSERSITE='1',
+        MPLCONFIGDIR=str(env.folder / 'cache' / 'matplotlib'),
+    )
     if env.temporary.exists():
         environment['TMPDIR'] = str(env.temporary)
     if 'PIP_CACHE_DIR' not in os.environ:
@@ -346,8 +454,9 @@ def pip_environment(env: Environment) -> dict[str, str]:
     return environment
 
 
-def pip(env: Environment, failure: str, *arguments: str,
-        environment: dict[str, str] | None = None) -> None:
+def pip(
+    env: Environment, failure: str, *arguments: str, environment: dict[str, str] | None = None
+) -> None:
     """Runs the environment's pip; see :func:`run`."""
     run(env, [str(env.python), '-m', 'pip', *arguments], failure, environment)
 
@@ -383,15 +492,17 @@ def warn_of_index(env: Environment) -> None:
         say('note: KRONATTN_TORCH_INDEX is heeded only when .venv is made: make clean-env setup')
 
 
-def run(env: Environment, command: list[str], failure: str,
-        environment: dict[str, str] | None = None) -> None:
+def run(
+    env: Environment, command: list[str], failure: str, environment: dict[str, str] | None = None
+) -> None:
     """Runs a command with its output visible.
 
     Raises:
         SetupError: If it fails, with ``failure`` as its message.
     """
-    status = subprocess.run(command, env=environment or pip_environment(env),
-                            stdin=subprocess.DEVNULL).returncode
+    status = subprocess.run(
+        command, env=environment or pip_environment(env), stdin=subprocess.DEVNULL
+    ).returncode
     if status:
         raise SetupError(f'{failure} (status {status}); the reason is above.')
 

@@ -8,8 +8,19 @@ import importlib
 import json
 import sys
 
-MODULES = ('torch', 'torchvision', 'cv2', 'mmengine', 'mmcv', 'mmcv.ops', 'mmdet', 'mmseg',
-           'mmpretrain', 'kronattn_mm.ops', 'kronattn_mm.registry')
+MODULES = (
+    'torch',
+    'torchvision',
+    'cv2',
+    'mmengine',
+    'mmcv',
+    'mmcv.ops',
+    'mmdet',
+    'mmseg',
+    'mmpretrain',
+    'kronattn_mm.ops',
+    'kronattn_mm.registry',
+)
 
 
 def main() -> None:
@@ -23,6 +34,7 @@ def main() -> None:
     if not errors:
         import torch
         from mmcv.ops import get_compiling_cuda_version
+
         facts['gpu'] = torch.cuda.is_available()
         facts['operators'] = 'cuda' if get_compiling_cuda_version()[:1].isdigit() else 'cpu'
         facts['torch'] = torch.__version__

@@ -39,43 +39,101 @@ examples:
 """
 
 
-def parse_arguments(argv: list[str] | None = None) -> tuple[argparse.ArgumentParser,
-                                                            argparse.Namespace]:
+def parse_arguments(
+    argv: list[str] | None = None,
+) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     from kronattn_mm.cost.command_line import ConfigOptions, positive_integer
     from kronattn_mm.layers.attended_conv import PLACES
     from kronattn_mm.layers.attention_branch import GATES
     from kronattn_mm.studies import VARIANTS
+
     gates = ['none' if gate is None else gate for gate in GATES]
-    parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLE,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--data', type=Path, required=True, metavar='PATH',
-                        help="CIFAR-10's folder, a folder with train/<class> and test/<class>, or "
-                        'an .npz archive of pictures (or the folder it lies in)')
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        '--data',
+        type=Path,
+        required=True,
+        metavar='PATH',
+        help="CIFAR-10's folder, a folder with train/<class> and test/<class>, or "
+        'an .npz archive of pictures (or the folder it lies in)',
+    )
     parser.add_argument('--out', type=Path, required=True, metavar='FOLDER')
-    parser.add_argument('--widths', type=_number, nargs='+', default=[0.35, 0.5], metavar='W',
-                        help='width multipliers of MobileNetV2 (default: 0.35 0.5)')
-    parser.add_argument('--variants', nargs='+', choices=VARIANTS, metavar='NAME',
-                        default=['static', 'se-1', 'se-2', 'se-3', 'sb-1', 'sb-2', 'sb-3',
-                                 'dyconv'], help=f'of {", ".join(VARIANTS)} (default: all but '
-                        'se-block)')
-    parser.add_argument('--epochs', type=positive_integer, default=200,
-                        help='default: 200, as the paper')
-    parser.add_argument('--seeds', type=_seed, nargs='+', default=[0, 1, 2, 3, 4], metavar='N',
-                        help='default: 0 1 2 3 4; the paper has five')
-    parser.add_argument('--lambda-init', type=float, nargs='+', default=[], metavar='X',
-                        help='initial value of lambda (sb)')
-    parser.add_argument('--gate', choices=gates, nargs='+', default=[],
-                        help='gate function (sb-1 to sb-3, se-1 to se-3)')
-    parser.add_argument('--hidden-ratio', type=_number, nargs='+', default=[], metavar='X',
-                        help='hidden units as a multiple of the output channels, a sixth of it in '
-                        'depthwise convolutions')
-    parser.add_argument('--dropout', type=float, nargs='+', default=[], metavar='P',
-                        help="dropout in the branch's hidden layer")
-    parser.add_argument('--place', choices=PLACES, nargs='+', default=[],
-                        help="where trunk and branch meet: before or after the trunk's norm")
-    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, metavar='KEY=VALUE',
-                        default={}, help='other entries of the config, such as '
-                        'optim_wrapper.optimizer.lr=0.05')
+    parser.add_argument(
+        '--widths',
+        type=_number,
+        nargs='+',
+        default=[0.35, 0.5],
+        metavar='W',
+        help='width multipliers of MobileNetV2 (default: 0.35 0.5)',
+    )
+    parser.add_argument(
+        '--variants',
+        nargs='+',
+        choices=VARIANTS,
+        metavar='NAME',
+        default=['static', 'se-1', 'se-2', 'se-3', 'sb-1', 'sb-2', 'sb-3', 'dyconv'],
+        help=f'of {", ".join(VARIANTS)} (default: all but se-block)',
+    )
+    parser.add_argument(
+        '--epochs', type=positive_integer, default=200, help='default: 200, as the paper'
+    )
+    parser.add_argument(
+        '--seeds',
+        type=_seed,
+        nargs='+',
+        default=[0, 1, 2, 3, 4],
+        metavar='N',
+        help='default: 0 1 2 3 4; the paper has five',
+    )
+    parser.add_argument(
+        '--lambda-init',
+        type=float,
+        nargs='+',
+        default=[],
+        metavar='X',
+        help='initial value of lambda (sb)',
+    )
+    parser.add_argument(
+        '--gate',
+        choices=gates,
+        nargs='+',
+        default=[],
+        help='gate function (sb-1 to sb-3, se-1 to se-3)',
+    )
+    parser.add_argument(
+        '--hidden-ratio',
+        type=_number,
+        nargs='+',
+        default=[],
+        metavar='X',
+        help='hidden units as a multiple of the output channels, a sixth of it in '
+        'depthwise convolutions',
+    )
+    parser.add_argument(
+        '--dropout',
+        type=float,
+        nargs='+',
+        default=[],
+        metavar='P',
+        help="dropout in the branch's hidden layer",
+    )
+    parser.add_argument(
+        '--place',
+        choices=PLACES,
+        nargs='+',
+        default=[],
+        help="where trunk and branch meet: before or after the trunk's norm",
+    )
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=ConfigOptions,
+        metavar='KEY=VALUE',
+        default={},
+        help='other entries of the config, such as optim_wrapper.optimizer.lr=0.05',
+    )
     return parser, parser.parse_args(argv)
 
 
@@ -83,10 +141,14 @@ def main(argv: list[str] | None = None) -> int:
     """Run the tool; returns the exit status."""
     parser, arguments = parse_arguments(argv)
     from kronattn_mm.studies import StudyError, expand_arms
-    options = dict(lambda_init=arguments.lambda_init,
-                   gate=[None if gate == 'none' else gate for gate in arguments.gate],
-                   hidden_ratio=arguments.hidden_ratio, dropout=arguments.dropout,
-                   place=arguments.place)
+
+    options = dict(
+        lambda_init=arguments.lambda_init,
+        gate=[None if gate == 'none' else gate for gate in arguments.gate],
+        hidden_ratio=arguments.hidden_ratio,
+        dropout=arguments.dropout,
+        place=arguments.place,
+    )
     try:
         arms = expand_arms(arguments.variants, options)
         study(arguments, arms)
@@ -105,30 +167,49 @@ def study(arguments: argparse.Namespace, arms: Sequence[Any]) -> None:
     from tqdm import tqdm
 
     from kronattn_mm.studies import Recipe, Run, StudyError, prepare_data, train_run
+
     out = arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    recipe = Recipe(CONFIGS, prepare_data(arguments.data, out / 'data', _unpack), arguments.epochs,
-                    dict(arguments.cfg_options))
+    recipe = Recipe(
+        CONFIGS,
+        prepare_data(arguments.data, out / 'data', _unpack),
+        arguments.epochs,
+        dict(arguments.cfg_options),
+    )
     # Seed by seed, so that a study that is stopped early compares what it has fairly.
-    runs = [Run(arm, width, seed) for seed in dict.fromkeys(arguments.seeds)
-            for width in dict.fromkeys(arguments.widths) for arm in arms]
+    runs = [
+        Run(arm, width, seed)
+        for seed in dict.fromkeys(arguments.seeds)
+        for width in dict.fromkeys(arguments.widths)
+        for arm in arms
+    ]
     results = []
-    with tqdm(total=len(runs) * recipe.epochs, unit='epoch', disable=None,
-              bar_format='{l_bar}{bar}| {n:.1f}/{total} epochs [{elapsed}<{remaining}]') as bar:
+    with tqdm(
+        total=len(runs) * recipe.epochs,
+        unit='epoch',
+        disable=None,
+        bar_format='{l_bar}{bar}| {n:.1f}/{total} epochs [{elapsed}<{remaining}]',
+    ) as bar:
         for number, run in enumerate(runs, 1):
             bar.set_description(run.name)
             try:
                 results.append(train_run(recipe, run, out / 'runs' / run.name, bar.update))
             except RuntimeError as error:
-                raise StudyError(f'{run.name} failed: {error}; the same command tries it again '
-                                 'and keeps what is finished') from error
-            bar.write(f'{number}/{len(runs)} {run.name}: {results[-1]["accuracy"]:.2f} % in '
-                      f'{results[-1]["seconds"]:.0f} s', file=sys.stderr)
+                raise StudyError(
+                    f'{run.name} failed: {error}; the same command tries it again '
+                    'and keeps what is finished'
+                ) from error
+            bar.write(
+                f'{number}/{len(runs)} {run.name}: {results[-1]["accuracy"]:.2f} % in '
+                f'{results[-1]["seconds"]:.0f} s',
+                file=sys.stderr,
+            )
             _write_results(out, arguments, results)
 
 
 def _write_results(out: Path, arguments: argparse.Namespace, results: Sequence[dict]) -> None:
     from kronattn_mm.studies.summary import write_summary
+
     command = 'python ' + ' '.join(['tools/studies/attended_convs.py', *sys.argv[1:]])
     write_summary(out, results, command)
 
@@ -138,6 +219,7 @@ def _unpack(archive: Path, folder: Path) -> None:
     from unpack_image_archive import ArchiveError, unpack
 
     from kronattn_mm.studies import StudyError
+
     print(f'unpacking {archive} ...', file=sys.stderr)
     try:
         unpack(archive, folder)

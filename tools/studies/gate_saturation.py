@@ -31,17 +31,30 @@ class GateError(Exception):
     """Something the user can put right, said in one line."""
 
 
-def parse_arguments(argv: list[str] | None = None) -> tuple[argparse.ArgumentParser,
-                                                            argparse.Namespace]:
+def parse_arguments(
+    argv: list[str] | None = None,
+) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     from kronattn_mm.cost.command_line import positive_integer
     from kronattn_mm.visualization.gates import THRESHOLD
-    parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLE,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('runs', type=Path, nargs='+', metavar='RUN', help='folder of a training')
-    parser.add_argument('--batches', type=positive_integer, default=4, metavar='N',
-                        help='batches of the validation pictures (default: 4)')
-    parser.add_argument('--threshold', type=_number, default=THRESHOLD, metavar='X',
-                        help='below this a factor counts as vanished (default: 0.001)')
+    parser.add_argument(
+        '--batches',
+        type=positive_integer,
+        default=4,
+        metavar='N',
+        help='batches of the validation pictures (default: 4)',
+    )
+    parser.add_argument(
+        '--threshold',
+        type=_number,
+        default=THRESHOLD,
+        metavar='X',
+        help='below this a factor counts as vanished (default: 0.001)',
+    )
     parser.add_argument('--png', type=_png, metavar='FILE.png', help='draw the shares by layer')
     parser.add_argument('--json', action='store_true', help='print JSON instead of a table')
     return parser, parser.parse_args(argv)
@@ -58,9 +71,12 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps(as_dict(networks), indent=2) if arguments.json else text(networks))
         if arguments.png:
             from kronattn_mm.visualization.study_chart import draw_layers
-            draw_layers(arguments.png, {name: list(recorder.records.values())
-                                        for name, recorder in networks.items()},
-                        f'Share of channels with a factor below {arguments.threshold:g}, by layer')
+
+            draw_layers(
+                arguments.png,
+                {name: list(recorder.records.values()) for name, recorder in networks.items()},
+                f'Share of channels with a factor below {arguments.threshold:g}, by layer',
+            )
             print(f'wrote {arguments.png}', file=sys.stderr)
     except (GateError, ImportError, OSError, ValueError) as error:
         print(f'{parser.prog}: error: {error}', file=sys.stderr)
@@ -81,10 +97,12 @@ def measure(run: Path, batches: int, threshold: float) -> Any:
 
     from kronattn_mm.cost.config import quiet
     from kronattn_mm.visualization.gates import GateRecorder
+
     configs = sorted(run.glob('*.py'))
     if len(configs) != 1:
-        raise GateError(f'{run} holds {len(configs) or "no"} config files; a folder that training '
-                        'left has one')
+        raise GateError(
+            f'{run} holds {len(configs) or "no"} config files; a folder that training left has one'
+        )
     if not (run / 'last_checkpoint').is_file():
         raise GateError(f'{run} has no last_checkpoint; nothing was trained there')
     config = Config.fromfile(configs[0])
@@ -110,30 +128,62 @@ def measure(run: Path, batches: int, threshold: float) -> Any:
 def text(networks: Mapping[str, Any]) -> str:
     """Lay out one table for each network."""
     from kronattn_mm.cost.text import plain_table
+
     parts = []
     for name, recorder in networks.items():
         rows = []
         for record in recorder.records.values():
             mean = '-' if record.lambdas is None else f'{record.lambdas.abs().mean():.3f}'
-            rows.append([record.name, record.kind, str(record.gate).lower(), mean,
-                         *(f'{record.share(what):.2%}' for what in SHARES)])
+            rows.append(
+                [
+                    record.name,
+                    record.kind,
+                    str(record.gate).lower(),
+                    mean,
+                    *(f'{record.share(what):.2%}' for what in SHARES),
+                ]
+            )
         rows.append(['all', '', '', '', *(f'{share:.2%}' for share in recorder.shares().values())])
-        parts.append(f'{name}\n\n' + plain_table(
-            ['layer', 'kind', 'gate', 'mean of\n|lambda|', 'gate', 'attention\nterm',
-             "trunk's\nterm", 'both'], rows, left=3, total=True))
+        parts.append(
+            f'{name}\n\n'
+            + plain_table(
+                [
+                    'layer',
+                    'kind',
+                    'gate',
+                    'mean of\n|lambda|',
+                    'gate',
+                    'attention\nterm',
+                    "trunk's\nterm",
+                    'both',
+                ],
+                rows,
+                left=3,
+                total=True,
+            )
+        )
     return '\n\n'.join(parts)
 
 
 def as_dict(networks: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same as plain data."""
-    return {name: dict(
-        below=recorder.shares(),
-        layers=[dict(name=record.name, kind=record.kind, gate=record.gate,
-                     lambdas=None if record.lambdas is None else record.lambdas.tolist(),
-                     channels=record.channels,
-                     below={what: record.share(what) for what in SHARES})
-                for record in recorder.records.values()])
-        for name, recorder in networks.items()}
+    return {
+        name: dict(
+            below=recorder.shares(),
+            layers=[
+                dict(
+                    name=record.name,
+                    kind=record.kind,
+                    gate=record.gate,
+                    lambdas=None if record.lambdas is None else record.lambdas.tolist(),
+                    channels=record.channels,
+                    below={what: record.share(what) for what in SHARES},
+                )
+                for record in recorder.records.values()
+            ],
+        )
+        for name, recorder in networks.items()
+    }
 
 
 def _number(text: str) -> float:

@@ -17,14 +17,17 @@ test_cfg = dict(type='TestLoop')
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=1.25e-4, betas=(0.9, 0.999), weight_decay=0.05),
-    paramwise_cfg=dict(norm_decay_mult=0., bias_decay_mult=0.),
-    clip_grad=dict(max_norm=35, norm_type=2))
+    paramwise_cfg=dict(norm_decay_mult=0.0, bias_decay_mult=0.0),
+    clip_grad=dict(max_norm=35, norm_type=2),
+)
 
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=500),
     # A milestone m drops the rate when m epochs are done. Epochs counted from 0, as programs count
     # them, the 18th starts after 18 epochs; counted from 1, it would be milestones=[17, 20].
-    dict(type='MultiStepLR', by_epoch=True, begin=0, end=max_epochs, milestones=[18, 21], gamma=0.1)
+    dict(
+        type='MultiStepLR', by_epoch=True, begin=0, end=max_epochs, milestones=[18, 21], gamma=0.1
+    ),
 ]
 
 # `--auto-scale-lr` scales the rate by (GPUs x pictures on each) / 64.

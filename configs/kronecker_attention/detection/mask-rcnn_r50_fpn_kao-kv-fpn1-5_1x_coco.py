@@ -10,9 +10,10 @@ attention = dict(
     transforms='v',
     residual=True,
     zero_init=True,
-    coefficient_norm='batch_norm')
+    coefficient_norm='batch_norm',
+)
 model = dict(
     neck=dict(
-        type='kronattn_mm.Plugged',
-        base='mmdet.FPN',
-        insert=[dict(at='fpn1-5', layer=attention)]))
+        type='kronattn_mm.Plugged', base='mmdet.FPN', insert=[dict(at='fpn1-5', layer=attention)]
+    )
+)

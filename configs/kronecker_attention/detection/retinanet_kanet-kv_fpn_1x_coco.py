@@ -18,9 +18,12 @@ model = dict(
             mode='kv',
             transforms='v',
             residual=False,
-            coefficient_norm='batch_norm'),
+            coefficient_norm='batch_norm',
+        ),
         out_indices=(2, 4, 6),
         frozen_stages=1,
         norm_eval=True,
-        init_cfg=dict(type='Pretrained', checkpoint=checkpoint, prefix='backbone.')),
-    neck=dict(in_channels=[32, 96, 320], start_level=0))
+        init_cfg=dict(type='Pretrained', checkpoint=checkpoint, prefix='backbone.'),
+    ),
+    neck=dict(in_channels=[32, 96, 320], start_level=0),
+)

@@ -13,7 +13,10 @@ model = dict(
             mode='kv',
             transforms='v',
             residual=False,
-            coefficient_norm='batch_norm'),
+            coefficient_norm='batch_norm',
+        ),
         out_indices=(4, 7),  # 96 channels at stride 16, 1280 at stride 32
-        norm_cfg=dict(type='BN', eps=0.001, momentum=0.03)),
-    bbox_head=dict(type='kronattn_mm.SSDHead'))
+        norm_cfg=dict(type='BN', eps=0.001, momentum=0.03),
+    ),
+    bbox_head=dict(type='kronattn_mm.SSDHead'),
+)

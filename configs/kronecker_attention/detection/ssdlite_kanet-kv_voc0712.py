@@ -5,9 +5,7 @@
 #
 # No weights of KANet have been published; `checkpoint` is what the classification config trains.
 # `--cfg-options model.backbone.init_cfg=None` starts from Xavier initialisation.
-_base_ = [
-    'mmdet::_base_/datasets/voc0712.py', 'mmdet::_base_/default_runtime.py'
-]
+_base_ = ['mmdet::_base_/datasets/voc0712.py', 'mmdet::_base_/default_runtime.py']
 
 custom_imports = dict(imports=['kronattn_mm'], allow_failed_imports=False)
 checkpoint = 'work_dirs/kanet-kv_8xb64-150e_in1k/epoch_150.pth'
@@ -21,7 +19,8 @@ model = dict(
         mean=[123.675, 116.28, 103.53],
         std=[58.395, 57.12, 57.375],
         bgr_to_rgb=True,
-        pad_size_divisor=1),
+        pad_size_divisor=1,
+    ),
     backbone=dict(
         type='kronattn_mm.KANet',
         attention=dict(
@@ -29,9 +28,11 @@ model = dict(
             mode='kv',
             transforms='v',
             residual=False,
-            coefficient_norm='batch_norm'),
+            coefficient_norm='batch_norm',
+        ),
         out_indices=(4, 7),
-        init_cfg=dict(type='Pretrained', checkpoint=checkpoint, prefix='backbone.')),
+        init_cfg=dict(type='Pretrained', checkpoint=checkpoint, prefix='backbone.'),
+    ),
     neck=dict(
         type='SSDNeck',
         in_channels=channels[:2],
@@ -42,7 +43,8 @@ model = dict(
         use_depthwise=True,
         norm_cfg=norm,
         act_cfg=dict(type='ReLU6'),
-        init_cfg=dict(type='TruncNormal', layer='Conv2d', std=0.03)),
+        init_cfg=dict(type='TruncNormal', layer='Conv2d', std=0.03),
+    ),
     bbox_head=dict(
         type='kronattn_mm.SSDHead',  # mmdet's stops at its first evaluation
         in_channels=channels,
@@ -57,40 +59,43 @@ model = dict(
             strides=[16, 32, 64, 107, 160, 320],
             ratios=[[2, 3], [2, 3], [2, 3], [2, 3], [2, 3], [2, 3]],
             min_sizes=[48, 100, 150, 202, 253, 304],
-            max_sizes=[100, 150, 202, 253, 304, 320]),
+            max_sizes=[100, 150, 202, 253, 304, 320],
+        ),
         bbox_coder=dict(
             type='DeltaXYWHBBoxCoder',
-            target_means=[0., 0., 0., 0.],
-            target_stds=[0.1, 0.1, 0.2, 0.2])),
+            target_means=[0.0, 0.0, 0.0, 0.0],
+            target_stds=[0.1, 0.1, 0.2, 0.2],
+        ),
+    ),
     train_cfg=dict(
         assigner=dict(
             type='MaxIoUAssigner',
             pos_iou_thr=0.5,
             neg_iou_thr=0.5,
-            min_pos_iou=0.,
+            min_pos_iou=0.0,
             ignore_iof_thr=-1,
-            gt_max_assign_all=False),
+            gt_max_assign_all=False,
+        ),
         sampler=dict(type='PseudoSampler'),
-        smoothl1_beta=1.,
+        smoothl1_beta=1.0,
         allowed_border=-1,
         pos_weight=-1,
         neg_pos_ratio=3,
-        debug=False),
+        debug=False,
+    ),
     test_cfg=dict(
         nms_pre=1000,
         nms=dict(type='nms', iou_threshold=0.45),
         min_bbox_size=0,
         score_thr=0.02,
-        max_per_img=200))
+        max_per_img=200,
+    ),
+)
 
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True),
-    dict(
-        type='Expand',
-        mean=model['data_preprocessor']['mean'],
-        to_rgb=True,
-        ratio_range=(1, 4)),
+    dict(type='Expand', mean=model['data_preprocessor']['mean'], to_rgb=True, ratio_range=(1, 4)),
     dict(type='MinIoURandomCrop', min_ious=(0.1, 0.3, 0.5, 0.7, 0.9), min_crop_size=0.3),
     dict(type='Resize', scale=(input_size, input_size), keep_ratio=False),
     dict(type='RandomFlip', prob=0.5),
@@ -99,7 +104,8 @@ train_pipeline = [
         brightness_delta=32,
         contrast_range=(0.5, 1.5),
         saturation_range=(0.5, 1.5),
-        hue_delta=18),
+        hue_delta=18,
+    ),
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
@@ -108,10 +114,15 @@ test_pipeline = [
     dict(type='LoadAnnotations', with_bbox=True),
     dict(
         type='PackDetInputs',
-        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
+    ),
 ]
-voc = dict(type='VOCDataset', data_root={{_base_.data_root}}, pipeline=train_pipeline,
-           filter_cfg=dict(filter_empty_gt=True, min_size=32))
+voc = dict(
+    type='VOCDataset',
+    data_root={{_base_.data_root}},
+    pipeline=train_pipeline,
+    filter_cfg=dict(filter_empty_gt=True, min_size=32),
+)
 train_dataloader = dict(
     batch_size=32,
     num_workers=4,
@@ -123,12 +134,17 @@ train_dataloader = dict(
                 dict(
                     ann_file='VOC2007/ImageSets/Main/trainval.txt',
                     data_prefix=dict(sub_data_root='VOC2007/'),
-                    **voc),
+                    **voc,
+                ),
                 dict(
                     ann_file='VOC2012/ImageSets/Main/trainval.txt',
                     data_prefix=dict(sub_data_root='VOC2012/'),
-                    **voc),
-            ])))
+                    **voc,
+                ),
+            ]
+        ),
+    ),
+)
 val_dataloader = dict(batch_size=8, dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
 
@@ -137,8 +153,8 @@ train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=epochs, val_interval=2)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 optim_wrapper = dict(
-    type='OptimWrapper',
-    optimizer=dict(type='SGD', lr=0.01, momentum=0.9, weight_decay=4e-5))
+    type='OptimWrapper', optimizer=dict(type='SGD', lr=0.01, momentum=0.9, weight_decay=4e-5)
+)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=500),
     dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=epochs, T_max=epochs, eta_min=0),

@@ -11,4 +11,7 @@ model = dict(
             transforms='v',
             pooling=False,
             residual=False,
-            coefficient_norm='batch_norm')))
+            coefficient_norm='batch_norm',
+        )
+    )
+)

@@ -26,21 +26,23 @@ model = dict(
             mode='kv',
             transforms='v',
             residual=False,
-            coefficient_norm='batch_norm')),
+            coefficient_norm='batch_norm',
+        ),
+    ),
     neck=dict(type='GlobalAveragePooling'),
     head=dict(
         type='kronattn_mm.DropoutLinearClsHead',
         num_classes=1000,
         in_channels=1280,
         dropout=0.2,
-        topk=(1, 5)))
+        topk=(1, 5),
+    ),
+)
 
 # data
 data_preprocessor = dict(
-    num_classes=1000,
-    mean=[123.675, 116.28, 103.53],
-    std=[58.395, 57.12, 57.375],
-    to_rgb=True)
+    num_classes=1000, mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], to_rgb=True
+)
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=(256, 256)),
@@ -61,14 +63,17 @@ train_dataloader = dict(
     collate_fn=dict(type='default_collate'),
     sampler=dict(type='DefaultSampler', shuffle=True),
     dataset=dict(
-        type='ImageNet', data_root='data/imagenet', split='train', pipeline=train_pipeline))
+        type='ImageNet', data_root='data/imagenet', split='train', pipeline=train_pipeline
+    ),
+)
 val_dataloader = dict(
     batch_size=64,
     num_workers=5,
     persistent_workers=True,
     collate_fn=dict(type='default_collate'),
     sampler=dict(type='DefaultSampler', shuffle=False),
-    dataset=dict(type='ImageNet', data_root='data/imagenet', split='val', pipeline=test_pipeline))
+    dataset=dict(type='ImageNet', data_root='data/imagenet', split='val', pipeline=test_pipeline),
+)
 test_dataloader = val_dataloader
 val_evaluator = dict(type='Accuracy', topk=(1, 5))
 test_evaluator = val_evaluator
@@ -77,8 +82,7 @@ test_evaluator = val_evaluator
 train_cfg = dict(by_epoch=True, max_epochs=150, val_interval=1)
 val_cfg = dict()
 test_cfg = dict()
-optim_wrapper = dict(
-    optimizer=dict(type='SGD', lr=0.1, momentum=0.9, weight_decay=4e-5))
+optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.1, momentum=0.9, weight_decay=4e-5))
 param_scheduler = [
     dict(type='MultiStepLR', by_epoch=True, begin=0, end=150, milestones=[80, 105, 120], gamma=0.1)
 ]
@@ -92,12 +96,14 @@ default_hooks = dict(
     param_scheduler=dict(type='ParamSchedulerHook'),
     checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=3, save_best='auto'),
     sampler_seed=dict(type='DistSamplerSeedHook'),
-    visualization=dict(type='VisualizationHook', enable=False))
+    visualization=dict(type='VisualizationHook', enable=False),
+)
 custom_hooks = [dict(type='kronattn_mm.EpochSeed')]
 env_cfg = dict(
     cudnn_benchmark=True,
     mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
-    dist_cfg=dict(backend='nccl'))
+    dist_cfg=dict(backend='nccl'),
+)
 vis_backends = [dict(type='LocalVisBackend')]
 visualizer = dict(type='UniversalVisualizer', vis_backends=vis_backends)
 log_level = 'INFO'

@@ -2,6 +2,4 @@
 # transformations on queries, keys and values.
 _base_ = './deeplabv2_r101-d8_regular_25k_voc12aug-321x321.py'
 
-model = dict(
-    decode_head=dict(
-        attention=dict(type='kronattn_mm.KroneckerAttention2d', mode='qkv')))
+model = dict(decode_head=dict(attention=dict(type='kronattn_mm.KroneckerAttention2d', mode='qkv')))

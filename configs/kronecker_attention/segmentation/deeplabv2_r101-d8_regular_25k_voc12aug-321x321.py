@@ -12,7 +12,8 @@ model = dict(
         channels=512,
         num_classes=21,
         norm_cfg=dict(type='BN', requires_grad=True),
-        attention=dict(
-            type='kronattn_mm.UnfoldedAttention2d', transforms='qkv', key_channels=64),
+        attention=dict(type='kronattn_mm.UnfoldedAttention2d', transforms='qkv', key_channels=64),
         loss_decode=dict(type='CrossEntropyLoss', avg_non_ignore=True),
-        align_corners=True))
+        align_corners=True,
+    )
+)

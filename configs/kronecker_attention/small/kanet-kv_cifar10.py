@@ -9,13 +9,15 @@ _base_ = '../imagenet/kanet-kv_8xb64-150e_in1k.py'
 model = dict(
     backbone=dict(
         arch=[
-            (1, 16, 1, ('base', )),
+            (1, 16, 1, ('base',)),
             (4, 24, 1, ('base_skip', 'attn_skip')),
             (4, 48, 2, ('base_skip', 'attn_skip')),
             (4, 96, 2, ('base_skip', 'attn_skip')),
-        ]),
-    head=dict(num_classes=10, topk=(1, )))
-data_preprocessor = dict(num_classes=10, mean=[127.5, 127.5, 127.5], std=[64., 64., 64.])
+        ]
+    ),
+    head=dict(num_classes=10, topk=(1,)),
+)
+data_preprocessor = dict(num_classes=10, mean=[127.5, 127.5, 127.5], std=[64.0, 64.0, 64.0])
 
 classes = ('airplane', 'automobile', 'bird', 'cat', 'deer', 'dog', 'frog', 'horse', 'ship', 'truck')
 train_pipeline = [
@@ -30,21 +32,24 @@ train_dataloader = dict(
     batch_size=128,
     num_workers=0,
     persistent_workers=False,
-    dataset=dict(_delete_=True, data_prefix='train', pipeline=train_pipeline, **dataset))
+    dataset=dict(_delete_=True, data_prefix='train', pipeline=train_pipeline, **dataset),
+)
 val_dataloader = dict(
     batch_size=250,
     num_workers=0,
     persistent_workers=False,
-    dataset=dict(_delete_=True, data_prefix='test', pipeline=test_pipeline, **dataset))
+    dataset=dict(_delete_=True, data_prefix='test', pipeline=test_pipeline, **dataset),
+)
 test_dataloader = val_dataloader
-val_evaluator = dict(topk=(1, ))
+val_evaluator = dict(topk=(1,))
 test_evaluator = val_evaluator
 
 epochs = 8
 train_cfg = dict(max_epochs=epochs, val_interval=2)
 optim_wrapper = dict(
     optimizer=dict(_delete_=True, type='AdamW', lr=4e-3, weight_decay=0.02),
-    clip_grad=dict(max_norm=5))
+    clip_grad=dict(max_norm=5),
+)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.05, by_epoch=False, begin=0, end=80),
     dict(
@@ -54,11 +59,10 @@ param_scheduler = [
         end=epochs,
         T_max=epochs,
         eta_min_ratio=0.01,
-        convert_to_iter_based=True),
+        convert_to_iter_based=True,
+    ),
 ]
 auto_scale_lr = dict(base_batch_size=128)
-default_hooks = dict(
-    logger=dict(interval=20),
-    checkpoint=dict(interval=epochs, max_keep_ckpts=1))
+default_hooks = dict(logger=dict(interval=20), checkpoint=dict(interval=epochs, max_keep_ckpts=1))
 env_cfg = dict(cudnn_benchmark=False, dist_cfg=dict(backend='gloo'))
 randomness = dict(seed=0)

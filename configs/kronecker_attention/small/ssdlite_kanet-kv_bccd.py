@@ -15,8 +15,9 @@ model = dict(
     neck=dict(
         in_channels=(32, 96, 1280),
         out_channels=(32, 96, 1280, 128),
-        level_strides=(2, ),
-        level_paddings=(1, )),
+        level_strides=(2,),
+        level_paddings=(1,),
+    ),
     bbox_head=dict(
         in_channels=(32, 96, 1280, 128),
         num_classes=3,
@@ -24,7 +25,10 @@ model = dict(
             strides=[8, 16, 32, 64],
             ratios=[[2], [2], [2], [2]],
             min_sizes=[12, 32, 54, 90],
-            max_sizes=[22, 44, 90, 140])))
+            max_sizes=[22, 44, 90, 140],
+        ),
+    ),
+)
 
 train_pipeline = [
     dict(type='LoadImageFromFile'),
@@ -40,7 +44,8 @@ test_pipeline = [
     dict(type='LoadAnnotations', with_bbox=True),
     dict(
         type='PackDetInputs',
-        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
+    ),
 ]
 data_root = 'data/bccd/'
 dataset = dict(
@@ -48,7 +53,8 @@ dataset = dict(
     type='XMLDataset',
     data_root=data_root,
     data_prefix=dict(sub_data_root='VOC2007/'),
-    metainfo=dict(classes=classes, palette=[(220, 60, 60), (60, 90, 220), (40, 160, 60)]))
+    metainfo=dict(classes=classes, palette=[(220, 60, 60), (60, 90, 220), (40, 160, 60)]),
+)
 train_dataloader = dict(
     batch_size=8,
     num_workers=0,
@@ -58,7 +64,9 @@ train_dataloader = dict(
         ann_file='VOC2007/ImageSets/Main/trainval.txt',
         filter_cfg=dict(filter_empty_gt=True),
         pipeline=train_pipeline,
-        **dataset))
+        **dataset,
+    ),
+)
 val_dataloader = dict(
     batch_size=16,
     num_workers=0,
@@ -68,7 +76,9 @@ val_dataloader = dict(
         ann_file='VOC2007/ImageSets/Main/test.txt',
         test_mode=True,
         pipeline=test_pipeline,
-        **dataset))
+        **dataset,
+    ),
+)
 test_dataloader = val_dataloader
 val_evaluator = dict(_delete_=True, type='VOCMetric', metric='mAP', eval_mode='11points')
 test_evaluator = val_evaluator
@@ -79,8 +89,9 @@ optim_wrapper = dict(
     _delete_=True,
     type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=2e-3, weight_decay=0.01),
-    paramwise_cfg=dict(norm_decay_mult=0., bias_decay_mult=0.),
-    clip_grad=dict(max_norm=5))
+    paramwise_cfg=dict(norm_decay_mult=0.0, bias_decay_mult=0.0),
+    clip_grad=dict(max_norm=5),
+)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.02, by_epoch=False, begin=0, end=40),
     dict(
@@ -90,14 +101,16 @@ param_scheduler = [
         end=epochs,
         T_max=epochs,
         eta_min_ratio=0.01,
-        convert_to_iter_based=True),
+        convert_to_iter_based=True,
+    ),
 ]
 auto_scale_lr = dict(enable=False, base_batch_size=8)
 randomness = dict(seed=0)
 env_cfg = dict(cudnn_benchmark=False, dist_cfg=dict(backend='gloo'))
 default_hooks = dict(
     logger=dict(type='LoggerHook', interval=6),
-    checkpoint=dict(type='CheckpointHook', interval=epochs, max_keep_ckpts=1))
+    checkpoint=dict(type='CheckpointHook', interval=epochs, max_keep_ckpts=1),
+)
 custom_hooks = [
     dict(type='NumClassCheckHook'),
     dict(type='CheckInvalidLossHook', interval=20),

@@ -11,7 +11,8 @@ model = dict(
         std=[127.5, 127.5, 127.5],
         bgr_to_rgb=True,
         pad_mask=True,
-        pad_size_divisor=32),
+        pad_size_divisor=32,
+    ),
     # As in the paper: five levels, of strides 4 to 64.
     neck=dict(
         type='kronattn_mm.Plugged',
@@ -19,27 +20,31 @@ model = dict(
         out_channels=width,
         num_outs=5,
         add_extra_convs='on_input',
-        norm_cfg=norm),
+        norm_cfg=norm,
+    ),
     rpn_head=dict(
         type='RPNHead',
         in_channels=width,
         feat_channels=width,
         anchor_generator=dict(
-            type='AnchorGenerator',
-            scales=[8],
-            ratios=[0.5, 1.0, 2.0],
-            strides=[4, 8, 16, 32, 64]),
+            type='AnchorGenerator', scales=[8], ratios=[0.5, 1.0, 2.0], strides=[4, 8, 16, 32, 64]
+        ),
         bbox_coder=dict(
-            type='DeltaXYWHBBoxCoder', target_means=[0., 0., 0., 0.], target_stds=[1., 1., 1., 1.]),
+            type='DeltaXYWHBBoxCoder',
+            target_means=[0.0, 0.0, 0.0, 0.0],
+            target_stds=[1.0, 1.0, 1.0, 1.0],
+        ),
         loss_cls=dict(type='CrossEntropyLoss', use_sigmoid=True, loss_weight=1.0),
-        loss_bbox=dict(type='L1Loss', loss_weight=1.0)),
+        loss_bbox=dict(type='L1Loss', loss_weight=1.0),
+    ),
     roi_head=dict(
         type='StandardRoIHead',
         bbox_roi_extractor=dict(
             type='SingleRoIExtractor',
             roi_layer=dict(type='RoIAlign', output_size=7, sampling_ratio=1),
             out_channels=width,
-            featmap_strides=[4, 8, 16, 32]),
+            featmap_strides=[4, 8, 16, 32],
+        ),
         bbox_head=dict(
             type='Shared2FCBBoxHead',
             in_channels=width,
@@ -49,15 +54,18 @@ model = dict(
             reg_class_agnostic=True,
             bbox_coder=dict(
                 type='DeltaXYWHBBoxCoder',
-                target_means=[0., 0., 0., 0.],
-                target_stds=[0.1, 0.1, 0.2, 0.2]),
+                target_means=[0.0, 0.0, 0.0, 0.0],
+                target_stds=[0.1, 0.1, 0.2, 0.2],
+            ),
             loss_cls=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0),
-            loss_bbox=dict(type='L1Loss', loss_weight=1.0)),
+            loss_bbox=dict(type='L1Loss', loss_weight=1.0),
+        ),
         mask_roi_extractor=dict(
             type='SingleRoIExtractor',
             roi_layer=dict(type='RoIAlign', output_size=14, sampling_ratio=1),
             out_channels=width,
-            featmap_strides=[4, 8, 16, 32]),
+            featmap_strides=[4, 8, 16, 32],
+        ),
         mask_head=dict(
             type='FCNMaskHead',
             num_convs=2,
@@ -65,7 +73,9 @@ model = dict(
             conv_out_channels=32,
             num_classes=10,
             class_agnostic=True,
-            loss_mask=dict(type='CrossEntropyLoss', use_mask=True, loss_weight=1.0))),
+            loss_mask=dict(type='CrossEntropyLoss', use_mask=True, loss_weight=1.0),
+        ),
+    ),
     train_cfg=dict(
         rpn=dict(
             assigner=dict(
@@ -74,21 +84,22 @@ model = dict(
                 neg_iou_thr=0.3,
                 min_pos_iou=0.3,
                 match_low_quality=True,
-                ignore_iof_thr=-1),
+                ignore_iof_thr=-1,
+            ),
             sampler=dict(
                 type='RandomSampler',
                 num=128,
                 pos_fraction=0.5,
                 neg_pos_ub=-1,
-                add_gt_as_proposals=False),
+                add_gt_as_proposals=False,
+            ),
             allowed_border=-1,
             pos_weight=-1,
-            debug=False),
+            debug=False,
+        ),
         rpn_proposal=dict(
-            nms_pre=300,
-            max_per_img=100,
-            nms=dict(type='nms', iou_threshold=0.7),
-            min_bbox_size=0),
+            nms_pre=300, max_per_img=100, nms=dict(type='nms', iou_threshold=0.7), min_bbox_size=0
+        ),
         rcnn=dict(
             assigner=dict(
                 type='MaxIoUAssigner',
@@ -96,24 +107,29 @@ model = dict(
                 neg_iou_thr=0.5,
                 min_pos_iou=0.5,
                 match_low_quality=True,
-                ignore_iof_thr=-1),
+                ignore_iof_thr=-1,
+            ),
             sampler=dict(
                 type='RandomSampler',
                 num=64,
                 pos_fraction=0.25,
                 neg_pos_ub=-1,
-                add_gt_as_proposals=True),
+                add_gt_as_proposals=True,
+            ),
             mask_size=28,
             pos_weight=-1,
-            debug=False)),
+            debug=False,
+        ),
+    ),
     test_cfg=dict(
         rpn=dict(
-            nms_pre=300,
-            max_per_img=100,
-            nms=dict(type='nms', iou_threshold=0.7),
-            min_bbox_size=0),
+            nms_pre=300, max_per_img=100, nms=dict(type='nms', iou_threshold=0.7), min_bbox_size=0
+        ),
         rcnn=dict(
             score_thr=0.05,
             nms=dict(type='nms', iou_threshold=0.5),
             max_per_img=50,
-            mask_thr_binary=0.5)))
+            mask_thr_binary=0.5,
+        ),
+    ),
+)

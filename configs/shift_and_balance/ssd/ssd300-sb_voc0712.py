@@ -8,5 +8,7 @@ model = dict(
     backbone=dict(
         type='kronattn_mm.Plugged',
         base='mmdet.SSDVGG',
-        convs=[dict(at='features*', layer=dict(type='kronattn_mm.ShiftBalanceConv2d'))]),
-    bbox_head=dict(type='kronattn_mm.SSDHead'))
+        convs=[dict(at='features*', layer=dict(type='kronattn_mm.ShiftBalanceConv2d'))],
+    ),
+    bbox_head=dict(type='kronattn_mm.SSDHead'),
+)

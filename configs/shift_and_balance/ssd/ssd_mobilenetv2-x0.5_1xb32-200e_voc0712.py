@@ -5,4 +5,5 @@ channels = (288, 1280, 512, 256, 256, 64)
 model = dict(
     backbone=dict(widen_factor=0.5),
     neck=dict(in_channels=channels[:2]),
-    bbox_head=dict(in_channels=channels))
+    bbox_head=dict(in_channels=channels),
+)

@@ -6,4 +6,5 @@ _base_ = 'mmdet::ssd/ssdlite_mobilenetv2-scratch_8xb24-600e_coco.py'
 custom_imports = dict(imports=['kronattn_mm'], allow_failed_imports=False)
 model = dict(
     backbone=dict(conv_cfg=dict(type='kronattn_mm.ShiftBalanceConv2d')),
-    bbox_head=dict(type='kronattn_mm.SSDHead'))
+    bbox_head=dict(type='kronattn_mm.SSDHead'),
+)

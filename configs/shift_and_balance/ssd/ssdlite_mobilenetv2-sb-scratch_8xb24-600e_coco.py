@@ -8,5 +8,7 @@ model = dict(
     backbone=dict(
         type='kronattn_mm.Plugged',
         base='mmdet.MobileNetV2',
-        convs=[dict(at='layer*', layer=dict(type='kronattn_mm.ShiftBalanceConv2d'))]),
-    bbox_head=dict(type='kronattn_mm.SSDHead'))
+        convs=[dict(at='layer*', layer=dict(type='kronattn_mm.ShiftBalanceConv2d'))],
+    ),
+    bbox_head=dict(type='kronattn_mm.SSDHead'),
+)

@@ -4,6 +4,7 @@ MobileNetV2 and ResNet of torchvision, mmpretrain, mmseg and mmdet; ShuffleNetV2
 mmpretrain; MnasNet of torchvision and kronattn_mm. Nothing is computed: outputs are equal. What
 the library of the result does not have (a classifier in a detector) is dropped and said.
 """
+
 import sys
 
 from ...cost.command_line import Parser
@@ -22,14 +23,24 @@ def main(argv: list[str] | None = None) -> int:
     add_file_arguments(parser)
     add_target_arguments(parser)
     parser.add_argument('--to', required=True, choices=_LIBRARIES, help='whose names are wanted')
-    parser.add_argument('--from', dest='source', choices=_LIBRARIES,
-                        help='whose names the weights have (default: what they look like)')
-    parser.add_argument('--bare', action='store_true',
-                        help='the backbone alone, without `backbone.` before its keys: for '
-                        "init_cfg with type='Pretrained'")
+    parser.add_argument(
+        '--from',
+        dest='source',
+        choices=_LIBRARIES,
+        help='whose names the weights have (default: what they look like)',
+    )
+    parser.add_argument(
+        '--bare',
+        action='store_true',
+        help='the backbone alone, without `backbone.` before its keys: for '
+        "init_cfg with type='Pretrained'",
+    )
     arguments = parser.parse_args(argv)
-    return run(parser, arguments, lambda source, model: convert(
-        source.state, arguments.to, arguments.source, arguments.bare))
+    return run(
+        parser,
+        arguments,
+        lambda source, model: convert(source.state, arguments.to, arguments.source, arguments.bare),
+    )
 
 
 if __name__ == '__main__':

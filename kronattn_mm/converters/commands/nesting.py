@@ -3,6 +3,7 @@
 With --config the prefixes are found by comparing keys and shapes; --rename says them where that is
 not clear or there is no config. Keys of layers that CONFIG inserts may be missing, nothing else.
 """
+
 import sys
 
 from ...cost.command_line import Parser
@@ -18,14 +19,26 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser(__doc__, EXAMPLE)
     add_file_arguments(parser)
     add_target_arguments(parser)
-    parser.add_argument('--rename', nargs='+', default=[], metavar='OLD=NEW',
-                        help='what the prefix OLD becomes; either may be empty')
-    parser.add_argument('--drop', nargs='+', default=[], metavar='PREFIX',
-                        help='leave out what is below PREFIX')
+    parser.add_argument(
+        '--rename',
+        nargs='+',
+        default=[],
+        metavar='OLD=NEW',
+        help='what the prefix OLD becomes; either may be empty',
+    )
+    parser.add_argument(
+        '--drop', nargs='+', default=[], metavar='PREFIX', help='leave out what is below PREFIX'
+    )
     arguments = parser.parse_args(argv)
     rules = pairs(parser, '--rename', arguments.rename)
-    return run(parser, arguments, lambda source, model: convert(
-        source.state, rules, arguments.drop, model, arguments.part or ''), unwrap=False)
+    return run(
+        parser,
+        arguments,
+        lambda source, model: convert(
+            source.state, rules, arguments.drop, model, arguments.part or ''
+        ),
+        unwrap=False,
+    )
 
 
 if __name__ == '__main__':

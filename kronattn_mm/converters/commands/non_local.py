@@ -5,6 +5,7 @@ or in mmseg's NLHead. Exact up to rounding for mode='dot_product' (our normaliza
 a start for fine-tuning for the softmax modes: --compare prints how far off. Weights do not tell
 the mode: give --mode, or --source-config to have it looked up for every block.
 """
+
 import argparse
 import sys
 from pathlib import Path
@@ -40,27 +41,55 @@ def main(argv: list[str] | None = None) -> int:
     add_file_arguments(parser)
     add_target_arguments(parser)
     parser.add_argument('--mode', choices=MODES, help='mode of all blocks')
-    parser.add_argument('--no-scale', action='store_true',
-                        help='the blocks have use_scale=False (of no effect with dot_product)')
-    parser.add_argument('--norm-eps', type=float, default=1e-5, metavar='EPS',
-                        help='epsilon of the batch norm in conv_out, if there is one '
-                        '(default: 1e-5, the usual one)')
-    parser.add_argument('--source-config', metavar='CONFIG',
-                        help='config of the model with the non-local blocks; says mode, scale and '
-                        'epsilon of each')
-    parser.add_argument('--place', nargs='+', default=[], metavar='OLD=NEW',
-                        help='where the block at the module path OLD goes (default: the same '
-                        'point, plugin or place in the head)')
-    parser.add_argument('--to', choices=TARGETS, default=TARGETS[0],
-                        help='layer to make of the blocks (default: EfficientAttention); into '
-                        'RegularAttention, which is quadratic too, every mode is exact')
-    parser.add_argument('--without-sub-sample', action='store_true',
-                        help='convert blocks with sub_sample, whose pooling is lost')
-    parser.add_argument('--back', action='store_true',
-                        help='the other way: attention blocks to non-local blocks')
-    parser.add_argument('--compare', nargs='?', const='', metavar='IMAGE',
-                        help='print how much the outputs of each block differ, on random maps or '
-                        'on what it sees of IMAGE (needs --source-config)')
+    parser.add_argument(
+        '--no-scale',
+        action='store_true',
+        help='the blocks have use_scale=False (of no effect with dot_product)',
+    )
+    parser.add_argument(
+        '--norm-eps',
+        type=float,
+        default=1e-5,
+        metavar='EPS',
+        help='epsilon of the batch norm in conv_out, if there is one '
+        '(default: 1e-5, the usual one)',
+    )
+    parser.add_argument(
+        '--source-config',
+        metavar='CONFIG',
+        help='config of the model with the non-local blocks; says mode, scale and epsilon of each',
+    )
+    parser.add_argument(
+        '--place',
+        nargs='+',
+        default=[],
+        metavar='OLD=NEW',
+        help='where the block at the module path OLD goes (default: the same '
+        'point, plugin or place in the head)',
+    )
+    parser.add_argument(
+        '--to',
+        choices=TARGETS,
+        default=TARGETS[0],
+        help='layer to make of the blocks (default: EfficientAttention); into '
+        'RegularAttention, which is quadratic too, every mode is exact',
+    )
+    parser.add_argument(
+        '--without-sub-sample',
+        action='store_true',
+        help='convert blocks with sub_sample, whose pooling is lost',
+    )
+    parser.add_argument(
+        '--back', action='store_true', help='the other way: attention blocks to non-local blocks'
+    )
+    parser.add_argument(
+        '--compare',
+        nargs='?',
+        const='',
+        metavar='IMAGE',
+        help='print how much the outputs of each block differ, on random maps or '
+        'on what it sees of IMAGE (needs --source-config)',
+    )
     arguments = parser.parse_args(argv)
     _check(parser, arguments)
     places = pairs(parser, '--place', arguments.place)
@@ -71,13 +100,13 @@ def main(argv: list[str] | None = None) -> int:
             return convert_back(source.state, settings, places, model)
         if arguments.source_config is None:
             theirs = None
-            settings = Settings(arguments.mode, not arguments.no_scale,
-                                norm_eps=arguments.norm_eps)
+            settings = Settings(arguments.mode, not arguments.no_scale, norm_eps=arguments.norm_eps)
         else:
             theirs, _ = load_model(arguments.source_config)
             settings = settings_in(theirs)
-        conversion = convert(source.state, settings, places, arguments.to,
-                             arguments.without_sub_sample, model)
+        conversion = convert(
+            source.state, settings, places, arguments.to, arguments.without_sub_sample, model
+        )
         if arguments.compare is not None:
             conversion.notes += _differences(source, theirs, settings, arguments)
         return conversion
@@ -96,8 +125,12 @@ def _check(parser: Parser, arguments: argparse.Namespace) -> None:
         parser.error('--compare IMAGE needs --source-config: the picture goes through that model')
 
 
-def _differences(source: Checkpoint, model: torch.nn.Module | None, settings: object,
-                 arguments: argparse.Namespace) -> list[str]:
+def _differences(
+    source: Checkpoint,
+    model: torch.nn.Module | None,
+    settings: object,
+    arguments: argparse.Namespace,
+) -> list[str]:
     blocks = find_blocks(source.state)
     if arguments.compare:
         if not Path(arguments.compare).is_file():
@@ -109,16 +142,19 @@ def _differences(source: Checkpoint, model: torch.nn.Module | None, settings: ob
         where = 'random maps'
     lines = []
     for prefix, weights in blocks.items():
-        largest, share = compare(weights, settings_of(prefix, weights, settings), maps[prefix],
-                                 arguments.to)
-        lines.append(f'{prefix or "the block"} on {where}, {tuple(maps[prefix].shape)}: largest '
-                     f'difference {largest:.3g}, {share:.3g} of what the block adds at most')
+        largest, share = compare(
+            weights, settings_of(prefix, weights, settings), maps[prefix], arguments.to
+        )
+        lines.append(
+            f'{prefix or "the block"} on {where}, {tuple(maps[prefix].shape)}: largest '
+            f'difference {largest:.3g}, {share:.3g} of what the block adds at most'
+        )
     return lines
 
 
 def _random_map(weights: dict[str, torch.Tensor]) -> torch.Tensor:
     weight = weights['conv_out.conv.weight']
-    sizes = {1: (256, ), 2: (16, 16), 3: (4, 8, 8)}[weight.dim() - 2]
+    sizes = {1: (256,), 2: (16, 16), 3: (4, 8, 8)}[weight.dim() - 2]
     return torch.randn(1, weight.shape[0], *sizes, generator=torch.Generator().manual_seed(0))
 
 

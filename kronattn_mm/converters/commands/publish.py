@@ -5,6 +5,7 @@ needs is kept. The file is written as OUTPUT-<first 8 digits of its SHA-256>.pth
 with weights_only, without mmengine. The config in the metadata (cfg) may hold paths of your
 machine: --drop-meta cfg leaves it out.
 """
+
 import sys
 
 from ...cost.command_line import Parser
@@ -20,10 +21,20 @@ EXAMPLE = 'kronattn convert publish epoch_12.pth mask-rcnn_r50_fpn_ea.pth'
 def main(argv: list[str] | None = None) -> int:
     parser = Parser(__doc__, EXAMPLE)
     add_file_arguments(parser)
-    parser.add_argument('--keep-meta', nargs='+', default=[], metavar='NAME',
-                        help='entries of the metadata to keep besides the usual ones')
-    parser.add_argument('--drop-meta', nargs='+', default=[], metavar='NAME',
-                        help='entries of the metadata to leave out, such as cfg')
+    parser.add_argument(
+        '--keep-meta',
+        nargs='+',
+        default=[],
+        metavar='NAME',
+        help='entries of the metadata to keep besides the usual ones',
+    )
+    parser.add_argument(
+        '--drop-meta',
+        nargs='+',
+        default=[],
+        metavar='NAME',
+        help='entries of the metadata to leave out, such as cfg',
+    )
     arguments = parser.parse_args(argv)
     if arguments.output is None and not arguments.dry_run:
         parser.error('name an OUTPUT to write, or give --dry-run')

@@ -4,6 +4,7 @@ The weights stay as they are, bit for bit; only the places change, so the same c
 NEW exchanged goes back. With --config, a block whose channels fit exactly one layer of the model
 goes there by itself.
 """
+
 import argparse
 import sys
 
@@ -20,16 +21,27 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser(__doc__, EXAMPLE)
     add_file_arguments(parser)
     add_target_arguments(parser)
-    parser.add_argument('--place', nargs='+', default=[], metavar='OLD=NEW',
-                        help='where the block at the module path OLD goes; OLD is empty for a '
-                        'file that is one block')
-    parser.add_argument('--head-count', type=_positive, metavar='N',
-                        help='heads of the blocks, which weights do not tell; compared with '
-                        'num_heads of CONFIG')
+    parser.add_argument(
+        '--place',
+        nargs='+',
+        default=[],
+        metavar='OLD=NEW',
+        help='where the block at the module path OLD goes; OLD is empty for a '
+        'file that is one block',
+    )
+    parser.add_argument(
+        '--head-count',
+        type=_positive,
+        metavar='N',
+        help='heads of the blocks, which weights do not tell; compared with num_heads of CONFIG',
+    )
     arguments = parser.parse_args(argv)
     places = pairs(parser, '--place', arguments.place)
-    return run(parser, arguments, lambda source, model: convert(
-        source.state, places, model, arguments.head_count))
+    return run(
+        parser,
+        arguments,
+        lambda source, model: convert(source.state, places, model, arguments.head_count),
+    )
 
 
 def _positive(text: str) -> int:

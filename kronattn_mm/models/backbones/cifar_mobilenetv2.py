@@ -36,7 +36,9 @@ class CIFARMobileNetV2(MobileNetV2):
         if len(strides) != 8 or any(stride not in (1, 2) for stride in strides):
             raise ValueError(f'strides must be eight numbers, each 1 or 2, got {strides!r}')
         # The table that the parent's constructor reads.
-        self.arch_settings = [[*settings[:3], stride] for settings, stride in
-                              zip(MobileNetV2.arch_settings, strides[1:], strict=True)]
+        self.arch_settings = [
+            [*settings[:3], stride]
+            for settings, stride in zip(MobileNetV2.arch_settings, strides[1:], strict=True)
+        ]
         super().__init__(**arguments)
         self.conv1.conv.stride = (strides[0], strides[0])

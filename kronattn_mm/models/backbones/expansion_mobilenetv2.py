@@ -37,18 +37,25 @@ class ExpansionMobileNetV2(MobileNetV2):
             block keeps stride and channels.
     """
 
-    def __init__(self, expansion_indices: Sequence[int] = (5, ),
-                 out_indices: Sequence[int] = (7, ), **base_arguments: Any) -> None:
+    def __init__(
+        self,
+        expansion_indices: Sequence[int] = (5,),
+        out_indices: Sequence[int] = (7,),
+        **base_arguments: Any,
+    ) -> None:
         super().__init__(out_indices=out_indices, **base_arguments)
         for index in expansion_indices:
             # Stage 0 is a block without expansion, 7 a single convolution.
             if index not in range(1, 7):
-                raise ValueError(f'expansion_indices must be from 1 to 6, got {index!r} in '
-                                 f'{expansion_indices!r}')
+                raise ValueError(
+                    f'expansion_indices must be from 1 to 6, got {index!r} in {expansion_indices!r}'
+                )
             if getattr(self, self.layers[index])[0].with_res_shortcut:
-                raise ValueError(f'at widen_factor={self.widen_factor} the first block of '
-                                 f'{self.layers[index]} has a shortcut, so its expansion cannot '
-                                 'be returned; take a larger one')
+                raise ValueError(
+                    f'at widen_factor={self.widen_factor} the first block of '
+                    f'{self.layers[index]} has a shortcut, so its expansion cannot '
+                    'be returned; take a larger one'
+                )
         if len(set(expansion_indices)) < len(expansion_indices):
             raise ValueError(f'expansion_indices names a stage twice: {expansion_indices!r}')
         self.expansion_indices = tuple(expansion_indices)

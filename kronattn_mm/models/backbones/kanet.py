@@ -40,13 +40,13 @@ Stage = tuple[int, int, int, tuple[str, ...]]
 def _mobilenet_skeleton(first: str, attended: str) -> list[Stage]:
     """MobileNetV2's table with ``first`` in its blocks and ``attended`` where KANet attends."""
     return [
-        (1, 16, 1, ('base', )),
+        (1, 16, 1, ('base',)),
         (6, 24, 2, (first, first)),
         (6, 32, 2, (first, attended, attended)),
         (6, 64, 2, (first, first, first, first)),
         (6, 96, 1, (first, attended, attended)),
         (6, 160, 2, (first, attended, attended)),
-        (6, 320, 1, (attended, )),
+        (6, 320, 1, (attended,)),
     ]
 
 
@@ -60,8 +60,13 @@ ARCHS = {
     'mobilenetv2': _mobilenet_skeleton('base', 'base'),
 }
 
-KAO_KV = dict(type='kronattn_mm.KroneckerAttention2d', mode='kv', transforms='v', residual=False,
-              coefficient_norm='batch_norm')
+KAO_KV = dict(
+    type='kronattn_mm.KroneckerAttention2d',
+    mode='kv',
+    transforms='v',
+    residual=False,
+    coefficient_norm='batch_norm',
+)
 
 
 @MODELS.register_module()
@@ -98,33 +103,47 @@ class KANet(MMBaseModule):
             are both given.
     """
 
-    def __init__(self, arch: str | Sequence[Stage] = 'kanet',
-                 attention: dict[str, Any] | None = None, widen_factor: float = 1.,
-                 out_indices: Sequence[int] | None = None, frozen_stages: int = -1,
-                 norm_cfg: dict | None = None, act_cfg: dict | None = None,
-                 norm_eval: bool = False, with_cp: bool = False, pretrained: str | None = None,
-                 init_cfg: dict | list[dict] | None = None) -> None:
+    def __init__(
+        self,
+        arch: str | Sequence[Stage] = 'kanet',
+        attention: dict[str, Any] | None = None,
+        widen_factor: float = 1.0,
+        out_indices: Sequence[int] | None = None,
+        frozen_stages: int = -1,
+        norm_cfg: dict | None = None,
+        act_cfg: dict | None = None,
+        norm_eval: bool = False,
+        with_cp: bool = False,
+        pretrained: str | None = None,
+        init_cfg: dict | list[dict] | None = None,
+    ) -> None:
         if pretrained is not None:
             if init_cfg is not None:
-                raise ValueError('init_cfg and pretrained cannot both be given, got '
-                                 f'init_cfg={init_cfg!r} and pretrained={pretrained!r}')
+                raise ValueError(
+                    'init_cfg and pretrained cannot both be given, got '
+                    f'init_cfg={init_cfg!r} and pretrained={pretrained!r}'
+                )
             init_cfg = dict(type='Pretrained', checkpoint=pretrained)
         elif init_cfg is None:
-            init_cfg = [dict(type='Xavier', layer=['Conv1d', 'Conv2d'],
-                             distribution='uniform'),
-                        dict(type='Constant', val=1, layer=['_BatchNorm', 'GroupNorm'])]
+            init_cfg = [
+                dict(type='Xavier', layer=['Conv1d', 'Conv2d'], distribution='uniform'),
+                dict(type='Constant', val=1, layer=['_BatchNorm', 'GroupNorm']),
+            ]
         super().__init__(init_cfg)
         stages = check_arch(arch)
         last = len(stages)
-        out_indices = (last, ) if out_indices is None else out_indices
+        out_indices = (last,) if out_indices is None else out_indices
         if not isinstance(out_indices, Sequence):
             raise TypeError(f'out_indices must be a sequence such as (7, ), got {out_indices!r}')
         if not out_indices or not set(out_indices) <= set(range(last + 1)):
             raise ValueError(f'out_indices must be among 0 to {last}, got {tuple(out_indices)}')
         if frozen_stages not in range(-1, last + 1):
             raise ValueError(f'frozen_stages must be from -1 to {last}, got {frozen_stages!r}')
-        if isinstance(widen_factor, bool) or not isinstance(widen_factor, (int, float)) or \
-                not widen_factor > 0:
+        if (
+            isinstance(widen_factor, bool)
+            or not isinstance(widen_factor, (int, float))
+            or not widen_factor > 0
+        ):
             raise ValueError(f'widen_factor must be a number above 0, got {widen_factor!r}')
         self.out_indices = tuple(out_indices)
         self.frozen_stages = frozen_stages
@@ -134,23 +153,32 @@ class KANet(MMBaseModule):
         act_cfg = dict(type='ReLU6') if act_cfg is None else act_cfg
 
         channels = make_divisible(32 * widen_factor)
-        self.conv1 = Convolution(3, channels, 3, stride=2, padding=1, norm_cfg=norm_cfg,
-                                 act_cfg=act_cfg)
+        self.conv1 = Convolution(
+            3, channels, 3, stride=2, padding=1, norm_cfg=norm_cfg, act_cfg=act_cfg
+        )
         self.layers = []
         for number, (expansion, width, stride, modules) in enumerate(stages, start=1):
             blocks = []
             for block, name in enumerate(modules):
                 module = MODULES[name]
                 out_channels = make_divisible(width * widen_factor)
-                blocks.append(module(channels, out_channels, stride if block == 0 else 1,
-                                     expansion, attention if module.uses_attention else None,
-                                     norm_cfg, act_cfg, with_cp))
+                blocks.append(
+                    module(
+                        channels,
+                        out_channels,
+                        stride if block == 0 else 1,
+                        expansion,
+                        attention if module.uses_attention else None,
+                        norm_cfg,
+                        act_cfg,
+                        with_cp,
+                    )
+                )
                 channels = out_channels
             self.add_module(f'layer{number}', Sequential(*blocks))
             self.layers.append(f'layer{number}')
         self.out_channels = max(1280, int(1280 * widen_factor))
-        self.conv2 = Convolution(channels, self.out_channels, 1, norm_cfg=norm_cfg,
-                                 act_cfg=act_cfg)
+        self.conv2 = Convolution(channels, self.out_channels, 1, norm_cfg=norm_cfg, act_cfg=act_cfg)
         self.layers.append('conv2')
         self._freeze_stages()
 
@@ -177,7 +205,7 @@ class KANet(MMBaseModule):
     def _freeze_stages(self) -> None:
         if self.frozen_stages < 0:
             return
-        for name in ('conv1', *self.layers[:self.frozen_stages]):
+        for name in ('conv1', *self.layers[: self.frozen_stages]):
             stage = getattr(self, name)
             stage.eval()
             for parameter in stage.parameters():
@@ -193,20 +221,29 @@ def check_arch(arch: str | Sequence[Stage]) -> list[Stage]:
     """
     if isinstance(arch, str):
         if arch not in ARCHS:
-            raise ValueError(f'arch must be one of {", ".join(map(repr, ARCHS))} or a table, got '
-                             f'{arch!r}')
+            raise ValueError(
+                f'arch must be one of {", ".join(map(repr, ARCHS))} or a table, got {arch!r}'
+            )
         return ARCHS[arch]
     if not isinstance(arch, Sequence) or not arch:
         raise TypeError(f'arch must be the name of a table or a sequence of rows, got {arch!r}')
     for row in arch:
-        if not isinstance(row, Sequence) or len(row) != 4 or \
-                not isinstance(row[3], Sequence) or isinstance(row[3], str) or not row[3]:
-            raise TypeError('a row of arch is (expansion, channels, stride, modules), modules '
-                            f'being a tuple of names, got {row!r}')
+        if (
+            not isinstance(row, Sequence)
+            or len(row) != 4
+            or not isinstance(row[3], Sequence)
+            or isinstance(row[3], str)
+            or not row[3]
+        ):
+            raise TypeError(
+                'a row of arch is (expansion, channels, stride, modules), modules '
+                f'being a tuple of names, got {row!r}'
+            )
         unknown = [name for name in row[3] if name not in MODULES]
         if unknown:
-            raise ValueError(f'modules are {", ".join(map(repr, MODULES))}, got {unknown[0]!r} in '
-                             f'{row!r}')
+            raise ValueError(
+                f'modules are {", ".join(map(repr, MODULES))}, got {unknown[0]!r} in {row!r}'
+            )
     return [tuple(row) for row in arch]
 
 

@@ -65,17 +65,27 @@ class BaseModule(MMBaseModule):
     uses_attention: ClassVar[bool] = False
     joins_input: ClassVar[bool] = False
 
-    def __init__(self, in_channels: int, out_channels: int, stride: int = 1, expansion: int = 6,
-                 attention: dict[str, Any] | None = None, norm_cfg: dict | None = None,
-                 act_cfg: dict | None = None, with_cp: bool = False,
-                 init_cfg: dict | None = None) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        stride: int = 1,
+        expansion: int = 6,
+        attention: dict[str, Any] | None = None,
+        norm_cfg: dict | None = None,
+        act_cfg: dict | None = None,
+        with_cp: bool = False,
+        init_cfg: dict | None = None,
+    ) -> None:
         super().__init__(init_cfg)
         kind = type(self).__name__
         if stride not in (1, 2):
             raise ValueError(f'stride must be 1 or 2, got {stride!r}')
         if self.uses_attention is (attention is None):
-            raise ValueError(f'{kind} {"needs" if self.uses_attention else "has no"} attention, '
-                             f'got attention={attention!r}')
+            raise ValueError(
+                f'{kind} {"needs" if self.uses_attention else "has no"} attention, '
+                f'got attention={attention!r}'
+            )
         self.in_channels = positive_int('in_channels', in_channels)
         self.out_channels = positive_int('out_channels', out_channels)
         self.stride = stride
@@ -89,10 +99,21 @@ class BaseModule(MMBaseModule):
         norm_cfg = dict(type='BN') if norm_cfg is None else norm_cfg
         act_cfg = dict(type='ReLU6') if act_cfg is None else act_cfg
         depthwise = made if self.uses_attention else hidden
-        self.expand_conv = None if made == in_channels and expansion == 1 else Convolution(
-            in_channels, made, 1, norm_cfg=norm_cfg, act_cfg=act_cfg)
-        self.depthwise_conv = Convolution(depthwise, depthwise, 3, stride=stride, padding=1,
-                                          groups=depthwise, norm_cfg=norm_cfg, act_cfg=act_cfg)
+        self.expand_conv = (
+            None
+            if made == in_channels and expansion == 1
+            else Convolution(in_channels, made, 1, norm_cfg=norm_cfg, act_cfg=act_cfg)
+        )
+        self.depthwise_conv = Convolution(
+            depthwise,
+            depthwise,
+            3,
+            stride=stride,
+            padding=1,
+            groups=depthwise,
+            norm_cfg=norm_cfg,
+            act_cfg=act_cfg,
+        )
         if self.uses_attention:
             self.attention = build_layer(dict(attention, in_channels=in_channels))
             # Rounded up like a convolution of kernel 3 and padding 1.

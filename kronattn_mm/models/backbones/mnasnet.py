@@ -38,9 +38,19 @@ class InvertedResidual(BaseModule):
         conv_cfg, norm_cfg, act_cfg, with_cp: See :class:`MnasNet`.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int,
-                 expand_ratio: int, shortcut: bool, conv_cfg: dict | None, norm_cfg: dict,
-                 act_cfg: dict, with_cp: bool) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int,
+        expand_ratio: int,
+        shortcut: bool,
+        conv_cfg: dict | None,
+        norm_cfg: dict,
+        act_cfg: dict,
+        with_cp: bool,
+    ) -> None:
         super().__init__()
         self.with_cp = with_cp
         self.shortcut = shortcut and stride == 1 and in_channels == out_channels
@@ -50,9 +60,17 @@ class InvertedResidual(BaseModule):
         if expand_ratio != 1:
             layers.append(ConvModule(in_channels, hidden, 1, act_cfg=act_cfg, **settings))
         layers += [
-            ConvModule(hidden, hidden, kernel_size, stride=stride, padding=kernel_size // 2,
-                       groups=hidden, act_cfg=act_cfg, **settings),
-            ConvModule(hidden, out_channels, 1, act_cfg=None, **settings)
+            ConvModule(
+                hidden,
+                hidden,
+                kernel_size,
+                stride=stride,
+                padding=kernel_size // 2,
+                groups=hidden,
+                act_cfg=act_cfg,
+                **settings,
+            ),
+            ConvModule(hidden, out_channels, 1, act_cfg=None, **settings),
         ]
         self.conv = nn.Sequential(*layers)
 
@@ -89,14 +107,28 @@ class MnasNet(BaseBackbone):
     """
 
     # Expansion, channels, blocks, stride, size of the depthwise kernel.
-    arch_settings = ((1, 16, 1, 1, 3), (3, 24, 3, 2, 3), (3, 40, 3, 2, 5), (6, 80, 3, 2, 5),
-                     (6, 96, 2, 1, 3), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3))
+    arch_settings = (
+        (1, 16, 1, 1, 3),
+        (3, 24, 3, 2, 3),
+        (3, 40, 3, 2, 5),
+        (6, 80, 3, 2, 5),
+        (6, 96, 2, 1, 3),
+        (6, 192, 4, 2, 5),
+        (6, 320, 1, 1, 3),
+    )
 
-    def __init__(self, widen_factor: float = 1., out_indices: Sequence[int] = (7, ),
-                 frozen_stages: int = -1, conv_cfg: dict | None = None,
-                 norm_cfg: dict | None = None, act_cfg: dict | None = None,
-                 norm_eval: bool = False, with_cp: bool = False,
-                 init_cfg: dict | Sequence[dict] | None = None) -> None:
+    def __init__(
+        self,
+        widen_factor: float = 1.0,
+        out_indices: Sequence[int] = (7,),
+        frozen_stages: int = -1,
+        conv_cfg: dict | None = None,
+        norm_cfg: dict | None = None,
+        act_cfg: dict | None = None,
+        norm_eval: bool = False,
+        with_cp: bool = False,
+        init_cfg: dict | Sequence[dict] | None = None,
+    ) -> None:
         if not widen_factor > 0:
             raise ValueError(f'widen_factor must be positive, got {widen_factor!r}')
         if any(index not in range(8) for index in out_indices):
@@ -104,26 +136,42 @@ class MnasNet(BaseBackbone):
         if frozen_stages not in range(-1, 8):
             raise ValueError(f'frozen_stages must be from -1 to 7, got {frozen_stages!r}')
         if init_cfg is None:
-            init_cfg = [dict(type='Kaiming', layer=['Conv2d'], mode='fan_out'),
-                        dict(type='Constant', val=1, layer=['_BatchNorm', 'GroupNorm'])]
+            init_cfg = [
+                dict(type='Kaiming', layer=['Conv2d'], mode='fan_out'),
+                dict(type='Constant', val=1, layer=['_BatchNorm', 'GroupNorm']),
+            ]
         super().__init__(init_cfg)
         self.out_indices = tuple(out_indices)
         self.frozen_stages = frozen_stages
         self.norm_eval = norm_eval
-        settings = dict(conv_cfg=conv_cfg, norm_cfg=norm_cfg or dict(type='BN'),
-                        act_cfg=act_cfg or dict(type='ReLU'))
+        settings = dict(
+            conv_cfg=conv_cfg,
+            norm_cfg=norm_cfg or dict(type='BN'),
+            act_cfg=act_cfg or dict(type='ReLU'),
+        )
         channels = make_divisible(32 * widen_factor, 8)
         self.conv1 = ConvModule(3, channels, 3, stride=2, padding=1, **settings)
         self.layers = []
         for number, (expand_ratio, width, blocks, stride, kernel_size) in enumerate(
-                self.arch_settings, 1):
+            self.arch_settings, 1
+        ):
             out_channels = make_divisible(width * widen_factor, 8)
             # The separable convolution of stage 1 has no shortcut, whatever its shape.
-            stage = nn.Sequential(*(
-                InvertedResidual(channels if block == 0 else out_channels, out_channels,
-                                 kernel_size, stride if block == 0 else 1, expand_ratio,
-                                 block > 0 or number > 1, with_cp=with_cp, **settings)
-                for block in range(blocks)))
+            stage = nn.Sequential(
+                *(
+                    InvertedResidual(
+                        channels if block == 0 else out_channels,
+                        out_channels,
+                        kernel_size,
+                        stride if block == 0 else 1,
+                        expand_ratio,
+                        block > 0 or number > 1,
+                        with_cp=with_cp,
+                        **settings,
+                    )
+                    for block in range(blocks)
+                )
+            )
             channels = out_channels
             self.add_module(f'layer{number}', stage)
             self.layers.append(f'layer{number}')

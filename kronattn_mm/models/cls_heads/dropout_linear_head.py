@@ -32,17 +32,30 @@ class DropoutLinearClsHead(LinearClsHead):
         ValueError: If dropout is not from 0 to below 1.
     """
 
-    def __init__(self, num_classes: int, in_channels: int, dropout: float = 0.2,
-                 loss: dict | None = None, topk: int | Sequence[int] = (1, ),
-                 cal_acc: bool = False, init_cfg: dict | None = None) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        in_channels: int,
+        dropout: float = 0.2,
+        loss: dict | None = None,
+        topk: int | Sequence[int] = (1,),
+        cal_acc: bool = False,
+        init_cfg: dict | None = None,
+    ) -> None:
         if not 0 <= dropout < 1:
             raise ValueError(f'dropout must be from 0 to below 1, got {dropout!r}')
         super().__init__(
-            num_classes, in_channels,
+            num_classes,
+            in_channels,
             init_cfg=dict(type='Xavier', layer='Linear', distribution='uniform')
-            if init_cfg is None else init_cfg,
+            if init_cfg is None
+            else init_cfg,
             loss=dict(type='mmpretrain.CrossEntropyLoss', loss_weight=1.0)
-            if loss is None else loss, topk=topk, cal_acc=cal_acc)
+            if loss is None
+            else loss,
+            topk=topk,
+            cal_acc=cal_acc,
+        )
         self.dropout = nn.Dropout(dropout)
 
     def pre_logits(self, feats: tuple[Tensor, ...]) -> Tensor:

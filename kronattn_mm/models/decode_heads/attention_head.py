@@ -46,39 +46,67 @@ class AttentionHead(BaseDecodeHead):
             negative size, or the attention takes or gives other than ``channels``.
     """
 
-    def __init__(self, in_channels: int, channels: int, num_classes: int,
-                 attention: dict[str, Any], kernel_size: int = 3, in_index: int = -1,
-                 dropout_ratio: float = 0.1, norm_cfg: dict | None = None,
-                 act_cfg: dict | None = None, loss_decode: dict | list[dict] | None = None,
-                 ignore_index: int = 255, align_corners: bool = False,
-                 init_cfg: dict | None = None) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        channels: int,
+        num_classes: int,
+        attention: dict[str, Any],
+        kernel_size: int = 3,
+        in_index: int = -1,
+        dropout_ratio: float = 0.1,
+        norm_cfg: dict | None = None,
+        act_cfg: dict | None = None,
+        loss_decode: dict | list[dict] | None = None,
+        ignore_index: int = 255,
+        align_corners: bool = False,
+        init_cfg: dict | None = None,
+    ) -> None:
         super().__init__(
-            in_channels=in_channels, channels=channels, num_classes=num_classes, in_index=in_index,
-            dropout_ratio=dropout_ratio, norm_cfg=norm_cfg,
+            in_channels=in_channels,
+            channels=channels,
+            num_classes=num_classes,
+            in_index=in_index,
+            dropout_ratio=dropout_ratio,
+            norm_cfg=norm_cfg,
             act_cfg=dict(type='ReLU') if act_cfg is None else act_cfg,
             loss_decode=dict(type='mmseg.CrossEntropyLoss') if loss_decode is None else loss_decode,
-            ignore_index=ignore_index, align_corners=align_corners,
+            ignore_index=ignore_index,
+            align_corners=align_corners,
             init_cfg=dict(type='Normal', std=0.01, override=dict(name='conv_seg'))
-            if init_cfg is None else init_cfg)
+            if init_cfg is None
+            else init_cfg,
+        )
         if kernel_size != 0 and positive_int('kernel_size', kernel_size) % 2 == 0:
             raise ValueError(f'kernel_size must be odd, or 0 for no convolution, got {kernel_size}')
         if attention.get('in_channels', channels) != channels:
-            raise ValueError(f'the attention works on channels={channels}, got in_channels='
-                             f"{attention['in_channels']} in its config; leave that out")
+            raise ValueError(
+                f'the attention works on channels={channels}, got in_channels='
+                f'{attention["in_channels"]} in its config; leave that out'
+            )
         if kernel_size == 0:
             if in_channels != channels:
-                raise ValueError('without a convolution the channels stay the same, got '
-                                 f'in_channels={in_channels} and channels={channels}')
+                raise ValueError(
+                    'without a convolution the channels stay the same, got '
+                    f'in_channels={in_channels} and channels={channels}'
+                )
             self.bottleneck = nn.Identity()
         else:
-            self.bottleneck = ConvModule(in_channels, channels, kernel_size,
-                                         padding=kernel_size // 2, norm_cfg=self.norm_cfg,
-                                         act_cfg=self.act_cfg)
+            self.bottleneck = ConvModule(
+                in_channels,
+                channels,
+                kernel_size,
+                padding=kernel_size // 2,
+                norm_cfg=self.norm_cfg,
+                act_cfg=self.act_cfg,
+            )
         self.attention = build_layer(dict(attention, in_channels=channels))
         given = getattr(self.attention, 'out_channels', channels)
         if given != channels:
-            raise ValueError(f'the classifier takes channels={channels}, but the attention gives '
-                             f'out_channels={given}')
+            raise ValueError(
+                f'the classifier takes channels={channels}, but the attention gives '
+                f'out_channels={given}'
+            )
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return the scores ``(N, num_classes, H, W)`` at the size of the feature map."""

@@ -40,28 +40,43 @@ class DeepLabV2Head(BaseDecodeHead):
         ValueError: If ``dilations`` is empty or holds something smaller than one.
     """
 
-    def __init__(self, in_channels: int, num_classes: int,
-                 dilations: Sequence[int] = (6, 12, 18, 24), in_index: int = -1,
-                 dropout_ratio: float = 0., loss_decode: dict | list[dict] | None = None,
-                 ignore_index: int = 255, align_corners: bool = False,
-                 init_cfg: dict | None = None) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        dilations: Sequence[int] = (6, 12, 18, 24),
+        in_index: int = -1,
+        dropout_ratio: float = 0.0,
+        loss_decode: dict | list[dict] | None = None,
+        ignore_index: int = 255,
+        align_corners: bool = False,
+        init_cfg: dict | None = None,
+    ) -> None:
         if not dilations:
             raise ValueError('dilations must have at least one entry, got none')
-        checked = tuple(positive_int('each of dilations', dilation)
-                               for dilation in dilations)
+        checked = tuple(positive_int('each of dilations', dilation) for dilation in dilations)
         super().__init__(
-            in_channels=in_channels, channels=in_channels, num_classes=num_classes,
-            in_index=in_index, dropout_ratio=dropout_ratio,
+            in_channels=in_channels,
+            channels=in_channels,
+            num_classes=num_classes,
+            in_index=in_index,
+            dropout_ratio=dropout_ratio,
             loss_decode=dict(type='mmseg.CrossEntropyLoss') if loss_decode is None else loss_decode,
-            ignore_index=ignore_index, align_corners=align_corners,
-            init_cfg=dict(type='Normal', std=0.01, layer='Conv2d') if init_cfg is None
-            else init_cfg)
+            ignore_index=ignore_index,
+            align_corners=align_corners,
+            init_cfg=dict(type='Normal', std=0.01, layer='Conv2d')
+            if init_cfg is None
+            else init_cfg,
+        )
         # The base class makes a 1x1 classifier, which would stay without a gradient here.
         del self.conv_seg
         self.dilations = checked
-        self.classifiers = ModuleList([
-            nn.Conv2d(in_channels, self.out_channels, 3, padding=dilation, dilation=dilation)
-            for dilation in checked])
+        self.classifiers = ModuleList(
+            [
+                nn.Conv2d(in_channels, self.out_channels, 3, padding=dilation, dilation=dilation)
+                for dilation in checked
+            ]
+        )
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return the scores ``(N, num_classes, H, W)`` at the size of the feature map."""

@@ -12,6 +12,8 @@ def check_feature_maps(head: nn.Module, inputs: Any) -> None:
     ``inputs[in_index]`` would then be one picture of the batch, and fail obscurely or not at all.
     """
     if not isinstance(inputs, (list, tuple)):
-        raise TypeError(f'{type(head).__name__} takes a list of feature maps, got '
-                        f'{type(inputs).__name__}; if the backbone returns a bare map, ask it for '
-                        'two or more out_indices')
+        raise TypeError(
+            f'{type(head).__name__} takes a list of feature maps, got '
+            f'{type(inputs).__name__}; if the backbone returns a bare map, ask it for '
+            'two or more out_indices'
+        )

@@ -23,8 +23,10 @@ class SSDLiteHead(SSDHead):
 
     def _init_layers(self) -> None:
         if not self.use_depthwise:
-            raise ValueError('SSDLiteHead has depthwise predictors, got use_depthwise='
-                             f'{self.use_depthwise!r}; without them take kronattn_mm.SSDHead')
+            raise ValueError(
+                'SSDLiteHead has depthwise predictors, got use_depthwise='
+                f'{self.use_depthwise!r}; without them take kronattn_mm.SSDHead'
+            )
         super()._init_layers()
         for predictors in (self.cls_convs, self.reg_convs):
             predictors[-1] = nn.Sequential(predictors[-1][-1])

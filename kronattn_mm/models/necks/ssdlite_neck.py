@@ -35,19 +35,31 @@ class SSDLiteNeck(BaseModule):
         ValueError: If there are no maps, or not as many ratios as extra levels.
     """
 
-    def __init__(self, in_channels: Sequence[int], extra_channels: Sequence[int],
-                 expand_ratios: Sequence[float], norm_cfg: dict | None = None,
-                 act_cfg: dict | None = None, init_cfg: dict | None = None) -> None:
-        super().__init__(dict(type='Xavier', layer='Conv2d', distribution='uniform')
-                         if init_cfg is None else init_cfg)
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        extra_channels: Sequence[int],
+        expand_ratios: Sequence[float],
+        norm_cfg: dict | None = None,
+        act_cfg: dict | None = None,
+        init_cfg: dict | None = None,
+    ) -> None:
+        super().__init__(
+            dict(type='Xavier', layer='Conv2d', distribution='uniform')
+            if init_cfg is None
+            else init_cfg
+        )
         if not in_channels:
             raise ValueError('in_channels must have at least one entry, got none')
         if len(extra_channels) != len(expand_ratios):
-            raise ValueError('extra_channels and expand_ratios must have the same length, got '
-                             f'{extra_channels!r} and {expand_ratios!r}')
+            raise ValueError(
+                'extra_channels and expand_ratios must have the same length, got '
+                f'{extra_channels!r} and {expand_ratios!r}'
+            )
         self.in_channels = tuple(positive_int('each of in_channels', n) for n in in_channels)
         self.out_channels = self.in_channels + tuple(
-            positive_int('each of extra_channels', n) for n in extra_channels)
+            positive_int('each of extra_channels', n) for n in extra_channels
+        )
         norm_cfg = dict(type='BN') if norm_cfg is None else norm_cfg
         act_cfg = dict(type='ReLU6') if act_cfg is None else act_cfg
         # A ModuleList of torch: mmengine's would lead `init_weights` on to mmcv's ConvModules,
@@ -56,9 +68,16 @@ class SSDLiteNeck(BaseModule):
         channels = self.in_channels[-1]
         for out_channels, ratio in zip(extra_channels, expand_ratios, strict=True):
             hidden = round(channels * positive_number('each of expand_ratios', ratio))
-            self.extra_layers.append(InvertedResidual(
-                channels, out_channels, mid_channels=positive_int('hidden channels', hidden),
-                stride=2, norm_cfg=norm_cfg, act_cfg=act_cfg))
+            self.extra_layers.append(
+                InvertedResidual(
+                    channels,
+                    out_channels,
+                    mid_channels=positive_int('hidden channels', hidden),
+                    stride=2,
+                    norm_cfg=norm_cfg,
+                    act_cfg=act_cfg,
+                )
+            )
             channels = out_channels
 
     def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -68,8 +87,9 @@ class SSDLiteNeck(BaseModule):
             ValueError: If the number of maps is another one.
         """
         if len(inputs) != len(self.in_channels):
-            raise ValueError(f'{type(self).__name__} takes {len(self.in_channels)} maps, '
-                             f'got {len(inputs)}')
+            raise ValueError(
+                f'{type(self).__name__} takes {len(self.in_channels)} maps, got {len(inputs)}'
+            )
         outs = list(inputs)
         for layer in self.extra_layers:
             outs.append(layer(outs[-1]))

@@ -27,14 +27,24 @@ class ClippedSSDAnchorGenerator(SSDAnchorGenerator):
         ValueError: If ``input_size`` is below 1.
     """
 
-    def __init__(self, strides: list[int], ratios: list[list[float]], min_sizes: list[float],
-                 max_sizes: list[float], input_size: int = 300) -> None:
+    def __init__(
+        self,
+        strides: list[int],
+        ratios: list[list[float]],
+        min_sizes: list[float],
+        max_sizes: list[float],
+        input_size: int = 300,
+    ) -> None:
         super().__init__(strides, ratios, min_sizes, max_sizes, scale_major=False)
         self.input_size = positive_int('input_size', input_size)
 
-    def single_level_grid_priors(self, featmap_size: tuple[int, int], level_idx: int,
-                                 dtype: torch.dtype = torch.float32,
-                                 device: torch.device | str = 'cuda') -> Tensor:
+    def single_level_grid_priors(
+        self,
+        featmap_size: tuple[int, int],
+        level_idx: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = 'cuda',
+    ) -> Tensor:
         """Return the priors of a level as ``(H W priors, 4)``, corners x1, y1, x2, y2 in pixels.
 
         Args:

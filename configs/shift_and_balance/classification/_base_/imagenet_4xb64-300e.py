@@ -13,17 +13,21 @@ model = dict(
         num_classes=1000,
         in_channels=1280,
         dropout=0.2,
-        topk=(1, 5)))
+        topk=(1, 5),
+    ),
+)
 
 data_preprocessor = dict(
-    num_classes=1000,
-    mean=[123.675, 116.28, 103.53],
-    std=[58.395, 57.12, 57.375],
-    to_rgb=True)
+    num_classes=1000, mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], to_rgb=True
+)
 train_pipeline = [
     dict(type='LoadImageFromFile'),
-    dict(type='RandomResizedCrop', scale=224, crop_ratio_range=(0.08, 1.0),
-         aspect_ratio_range=(3. / 4., 4. / 3.)),
+    dict(
+        type='RandomResizedCrop',
+        scale=224,
+        crop_ratio_range=(0.08, 1.0),
+        aspect_ratio_range=(3.0 / 4.0, 4.0 / 3.0),
+    ),
     dict(type='RandomFlip', prob=0.5, direction='horizontal'),
     dict(type='PackInputs'),
 ]
@@ -40,22 +44,23 @@ train_dataloader = dict(
     collate_fn=dict(type='default_collate'),
     sampler=dict(type='DefaultSampler', shuffle=True),
     dataset=dict(
-        type='ImageNet', data_root='data/imagenet', split='train', pipeline=train_pipeline))
+        type='ImageNet', data_root='data/imagenet', split='train', pipeline=train_pipeline
+    ),
+)
 val_dataloader = dict(
     batch_size=64,
     num_workers=5,
     persistent_workers=True,
     collate_fn=dict(type='default_collate'),
     sampler=dict(type='DefaultSampler', shuffle=False),
-    dataset=dict(type='ImageNet', data_root='data/imagenet', split='val', pipeline=test_pipeline))
+    dataset=dict(type='ImageNet', data_root='data/imagenet', split='val', pipeline=test_pipeline),
+)
 test_dataloader = val_dataloader
 val_evaluator = dict(type='Accuracy', topk=(1, 5))
 test_evaluator = val_evaluator
 
 train_cfg = dict(max_epochs=300)
 optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.1, momentum=0.9, weight_decay=4e-5))
-param_scheduler = [
-    dict(type='PolyLR', power=1., eta_min=0., by_epoch=True, begin=0, end=300)
-]
+param_scheduler = [dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=True, begin=0, end=300)]
 # `--auto-scale-lr` scales the rate by (GPUs x pictures on each) / 256.
 auto_scale_lr = dict(enable=False, base_batch_size=256)

@@ -7,4 +7,6 @@ model = dict(
         base='kronattn_mm.CIFARMobileNetV2',
         widen_factor=1.0,
         insert=_base_.insert,
-        convs=_base_.convs))
+        convs=_base_.convs,
+    )
+)

@@ -3,7 +3,6 @@ _base_ = ['../_base_/imagenet_4xb64-300e.py', '../_base_/bottleneck/static.py']
 
 model = dict(
     backbone=dict(
-        base='mmpretrain.MobileNetV2',
-        widen_factor=0.35,
-        insert=_base_.insert,
-        convs=_base_.convs))
+        base='mmpretrain.MobileNetV2', widen_factor=0.35, insert=_base_.insert, convs=_base_.convs
+    )
+)

@@ -5,7 +5,9 @@ model = dict(
     backbone=dict(
         base='mmpretrain.ShuffleNetV2',
         widen_factor=0.5,
-        out_indices=(3, ),
+        out_indices=(3,),
         insert=_base_.insert,
-        convs=_base_.convs),
-    head=dict(in_channels=1024))
+        convs=_base_.convs,
+    ),
+    head=dict(in_channels=1024),
+)

@@ -8,26 +8,29 @@ _base_ = ['mmdet::_base_/datasets/voc0712.py', 'mmdet::_base_/default_runtime.py
 
 custom_imports = dict(imports=['kronattn_mm'], allow_failed_imports=False)
 input_size = 300
-mean = [127., 127., 127.]
+mean = [127.0, 127.0, 127.0]
 channels = (576, 1280, 512, 256, 256, 64)  # at width 1; maps of 19, 10, 5, 3, 2 and 1
 model = dict(
     type='SingleStageDetector',
     data_preprocessor=dict(
         type='DetDataPreprocessor',
         mean=mean,
-        std=[128., 128., 128.],
+        std=[128.0, 128.0, 128.0],
         bgr_to_rgb=True,
-        pad_size_divisor=1),
+        pad_size_divisor=1,
+    ),
     backbone=dict(
         type='kronattn_mm.Plugged',
         base='kronattn_mm.ExpansionMobileNetV2',
-        expansion_indices=(5, ),  # the expansion of layer6's first block, at stride 16
-        out_indices=(7, )),  # conv2, at stride 32
+        expansion_indices=(5,),  # the expansion of layer6's first block, at stride 16
+        out_indices=(7,),
+    ),  # conv2, at stride 32
     neck=dict(
         type='kronattn_mm.SSDLiteNeck',
         in_channels=channels[:2],
         extra_channels=channels[2:],
-        expand_ratios=(0.2, 0.25, 0.5, 0.25)),
+        expand_ratios=(0.2, 0.25, 0.5, 0.25),
+    ),
     bbox_head=dict(
         type='kronattn_mm.SSDLiteHead',
         in_channels=channels,
@@ -41,31 +44,38 @@ model = dict(
             strides=[16, 32, 64, 100, 150, 300],
             ratios=[[2, 3]] * 6,
             min_sizes=[60, 105, 150, 195, 240, 285],
-            max_sizes=[105, 150, 195, 240, 285, 330]),
+            max_sizes=[105, 150, 195, 240, 285, 330],
+        ),
         bbox_coder=dict(
             type='DeltaXYWHBBoxCoder',
-            target_means=[0., 0., 0., 0.],
-            target_stds=[0.1, 0.1, 0.2, 0.2])),
+            target_means=[0.0, 0.0, 0.0, 0.0],
+            target_stds=[0.1, 0.1, 0.2, 0.2],
+        ),
+    ),
     train_cfg=dict(
         assigner=dict(
             type='MaxIoUAssigner',
             pos_iou_thr=0.5,
             neg_iou_thr=0.5,
-            min_pos_iou=0.,  # the best prior of every object, however little it overlaps
+            min_pos_iou=0.0,  # the best prior of every object, however little it overlaps
             ignore_iof_thr=-1,
-            gt_max_assign_all=False),
+            gt_max_assign_all=False,
+        ),
         sampler=dict(type='PseudoSampler'),
-        smoothl1_beta=1.,
+        smoothl1_beta=1.0,
         allowed_border=-1,
         pos_weight=-1,
         neg_pos_ratio=3,
-        debug=False),
+        debug=False,
+    ),
     test_cfg=dict(
         nms_pre=1000,
         nms=dict(type='nms', iou_threshold=0.45),
         min_bbox_size=0,
         score_thr=0.01,
-        max_per_img=200))
+        max_per_img=200,
+    ),
+)
 
 train_pipeline = [
     dict(type='LoadImageFromFile'),
@@ -75,7 +85,8 @@ train_pipeline = [
         brightness_delta=32,
         contrast_range=(0.5, 1.5),
         saturation_range=(0.5, 1.5),
-        hue_delta=18),
+        hue_delta=18,
+    ),
     dict(type='Expand', mean=mean, to_rgb=True, ratio_range=(1, 4), prob=0.5),
     dict(type='MinIoURandomCrop', min_ious=(0.1, 0.3, 0.7, 0.9), min_crop_size=0.3),
     dict(type='RandomFlip', prob=0.5),
@@ -88,7 +99,8 @@ test_pipeline = [
     dict(type='LoadAnnotations', with_bbox=True),
     dict(
         type='PackDetInputs',
-        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
+    ),
 ]
 voc = dict(type='VOCDataset', data_root={{_base_.data_root}}, pipeline=train_pipeline)
 train_dataloader = dict(
@@ -103,8 +115,12 @@ train_dataloader = dict(
             dict(
                 ann_file=f'{year}/ImageSets/Main/trainval.txt',
                 data_prefix=dict(sub_data_root=f'{year}/'),
-                **voc) for year in ('VOC2007', 'VOC2012')
-        ]))
+                **voc,
+            )
+            for year in ('VOC2007', 'VOC2012')
+        ],
+    ),
+)
 val_dataloader = dict(batch_size=32, dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
 
@@ -113,8 +129,8 @@ train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=epochs, val_interval=10)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 optim_wrapper = dict(
-    type='OptimWrapper',
-    optimizer=dict(type='SGD', lr=0.01, momentum=0.9, weight_decay=4e-5))
+    type='OptimWrapper', optimizer=dict(type='SGD', lr=0.01, momentum=0.9, weight_decay=4e-5)
+)
 param_scheduler = [
     dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=epochs, T_max=epochs, eta_min=0)
 ]

@@ -2,5 +2,5 @@
 _base_ = './ssd_mobilenetv2-x0.5_bccd.py'
 
 model = dict(
-    backbone=dict(
-        convs=[dict(at='layer*', layer=dict(type='kronattn_mm.SqueezeExciteConv2d'))]))
+    backbone=dict(convs=[dict(at='layer*', layer=dict(type='kronattn_mm.SqueezeExciteConv2d'))])
+)

@@ -9,7 +9,7 @@ size = 192
 channels = (96, 288, 1280, 256)
 model = dict(
     backbone=dict(expansion_indices=(3, 5)),
-    neck=dict(in_channels=channels[:3], extra_channels=channels[3:], expand_ratios=(0.2, )),
+    neck=dict(in_channels=channels[:3], extra_channels=channels[3:], expand_ratios=(0.2,)),
     bbox_head=dict(
         in_channels=channels,
         num_classes=3,
@@ -18,7 +18,10 @@ model = dict(
             strides=[8, 16, 32, 64],
             ratios=[[2]] * 4,
             min_sizes=[12, 32, 54, 90],
-            max_sizes=[22, 44, 90, 140])))
+            max_sizes=[22, 44, 90, 140],
+        ),
+    ),
+)
 
 train_pipeline = [
     dict(type='LoadImageFromFile'),
@@ -34,14 +37,16 @@ test_pipeline = [
     dict(type='LoadAnnotations', with_bbox=True),
     dict(
         type='PackDetInputs',
-        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
+    ),
 ]
 dataset = dict(
     # Not VOCDataset: for a folder called VOC2007 its metric prints VOC's own class names.
     type='XMLDataset',
     data_root='data/bccd/',
     data_prefix=dict(sub_data_root='VOC2007/'),
-    metainfo=dict(classes=classes, palette=[(220, 60, 60), (60, 90, 220), (40, 160, 60)]))
+    metainfo=dict(classes=classes, palette=[(220, 60, 60), (60, 90, 220), (40, 160, 60)]),
+)
 train_dataloader = dict(
     batch_size=8,
     num_workers=0,
@@ -51,7 +56,9 @@ train_dataloader = dict(
         ann_file='VOC2007/ImageSets/Main/trainval.txt',
         filter_cfg=dict(filter_empty_gt=True),
         pipeline=train_pipeline,
-        **dataset))
+        **dataset,
+    ),
+)
 val_dataloader = dict(
     batch_size=16,
     num_workers=0,
@@ -61,7 +68,9 @@ val_dataloader = dict(
         ann_file='VOC2007/ImageSets/Main/test.txt',
         test_mode=True,
         pipeline=test_pipeline,
-        **dataset))
+        **dataset,
+    ),
+)
 test_dataloader = val_dataloader
 
 epochs = 10
@@ -70,7 +79,8 @@ optim_wrapper = dict(
     _delete_=True,
     type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=2e-3, weight_decay=0.01),
-    clip_grad=dict(max_norm=5))
+    clip_grad=dict(max_norm=5),
+)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.02, by_epoch=False, begin=0, end=40),
     dict(
@@ -80,11 +90,12 @@ param_scheduler = [
         end=epochs,
         T_max=epochs,
         eta_min_ratio=0.01,
-        convert_to_iter_based=True),
+        convert_to_iter_based=True,
+    ),
 ]
 auto_scale_lr = dict(enable=False, base_batch_size=8)
 randomness = dict(seed=0)
 env_cfg = dict(cudnn_benchmark=False, dist_cfg=dict(backend='gloo'))
 default_hooks = dict(
-    logger=dict(interval=10),
-    checkpoint=dict(interval=epochs, max_keep_ckpts=1, save_best=None))
+    logger=dict(interval=10), checkpoint=dict(interval=epochs, max_keep_ckpts=1, save_best=None)
+)

@@ -4,7 +4,7 @@ _base_ = './ssd_mobilenetv2-x1.0_voc-mini.py'
 model = dict(
     backbone=dict(
         convs=[
-            dict(
-                at='layer*',
-                layer=dict(type='kronattn_mm.ShiftBalanceConv2d', place='after_norm'))
-        ]))
+            dict(at='layer*', layer=dict(type='kronattn_mm.ShiftBalanceConv2d', place='after_norm'))
+        ]
+    )
+)

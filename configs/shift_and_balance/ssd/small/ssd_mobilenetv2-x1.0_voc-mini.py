@@ -17,7 +17,10 @@ model = dict(
             strides=[16, 32, 64, 96],
             ratios=[[2, 3]] * 4,
             min_sizes=[30, 66, 106, 146],
-            max_sizes=[66, 106, 146, 186])))
+            max_sizes=[66, 106, 146, 186],
+        ),
+    ),
+)
 
 train_pipeline = [
     dict(type='LoadImageFromFile'),
@@ -33,10 +36,12 @@ test_pipeline = [
     dict(type='LoadAnnotations', with_bbox=True),
     dict(
         type='PackDetInputs',
-        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
+    ),
 ]
 dataset = dict(
-    type='VOCDataset', data_root='data/voc_mini/', data_prefix=dict(sub_data_root='VOC2007/'))
+    type='VOCDataset', data_root='data/voc_mini/', data_prefix=dict(sub_data_root='VOC2007/')
+)
 train_dataloader = dict(
     batch_size=16,
     num_workers=0,
@@ -46,7 +51,10 @@ train_dataloader = dict(
         type='RepeatDataset',
         times=5,
         dataset=dict(
-            ann_file='VOC2007/ImageSets/Main/trainval.txt', pipeline=train_pipeline, **dataset)))
+            ann_file='VOC2007/ImageSets/Main/trainval.txt', pipeline=train_pipeline, **dataset
+        ),
+    ),
+)
 val_dataloader = dict(
     batch_size=16,
     num_workers=0,
@@ -56,7 +64,9 @@ val_dataloader = dict(
         ann_file='VOC2007/ImageSets/Main/test.txt',
         test_mode=True,
         pipeline=test_pipeline,
-        **dataset))
+        **dataset,
+    ),
+)
 test_dataloader = val_dataloader
 
 epochs = 8
@@ -67,8 +77,10 @@ optim_wrapper = dict(
     optimizer=dict(type='AdamW', lr=2e-3, weight_decay=0.01),
     # What the weights know is moved slowly; the attention beside them is new.
     paramwise_cfg=dict(
-        custom_keys={'backbone': dict(lr_mult=0.2), '.attention.': dict(lr_mult=1.)}),
-    clip_grad=dict(max_norm=5))
+        custom_keys={'backbone': dict(lr_mult=0.2), '.attention.': dict(lr_mult=1.0)}
+    ),
+    clip_grad=dict(max_norm=5),
+)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.02, by_epoch=False, begin=0, end=30),
     dict(
@@ -78,11 +90,12 @@ param_scheduler = [
         end=epochs,
         T_max=epochs,
         eta_min_ratio=0.01,
-        convert_to_iter_based=True),
+        convert_to_iter_based=True,
+    ),
 ]
 auto_scale_lr = dict(enable=False, base_batch_size=16)
 randomness = dict(seed=0)
 env_cfg = dict(cudnn_benchmark=False, dist_cfg=dict(backend='gloo'))
 default_hooks = dict(
-    logger=dict(interval=10),
-    checkpoint=dict(interval=epochs, max_keep_ckpts=1, save_best=None))
+    logger=dict(interval=10), checkpoint=dict(interval=epochs, max_keep_ckpts=1, save_best=None)
+)

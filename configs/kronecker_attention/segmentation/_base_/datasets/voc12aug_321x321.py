@@ -12,12 +12,12 @@ train_pipeline = [
     dict(type='RandomResize', scale=(500, 500), ratio_range=(0.5, 1.5), keep_ratio=True),
     dict(type='RandomCrop', crop_size=crop_size),
     dict(type='RandomFlip', prob=0.5),
-    dict(type='PackSegInputs')
+    dict(type='PackSegInputs'),
 ]
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
-    dict(type='PackSegInputs')
+    dict(type='PackSegInputs'),
 ]
 
 train_part = dict(
@@ -25,19 +25,22 @@ train_part = dict(
     data_root=data_root,
     data_prefix=dict(img_path='JPEGImages', seg_map_path='SegmentationClass'),
     ann_file='ImageSets/Segmentation/train.txt',
-    pipeline=train_pipeline)
+    pipeline=train_pipeline,
+)
 aug_part = dict(
     type='PascalVOCDataset',
     data_root=data_root,
     data_prefix=dict(img_path='JPEGImages', seg_map_path='SegmentationClassAug'),
     ann_file='ImageSets/Segmentation/aug.txt',
-    pipeline=train_pipeline)
+    pipeline=train_pipeline,
+)
 train_dataloader = dict(
     batch_size=8,
     num_workers=4,
     persistent_workers=True,
     sampler=dict(type='InfiniteSampler', shuffle=True),
-    dataset=dict(type='ConcatDataset', datasets=[train_part, aug_part]))
+    dataset=dict(type='ConcatDataset', datasets=[train_part, aug_part]),
+)
 val_dataloader = dict(
     batch_size=1,
     num_workers=4,
@@ -48,7 +51,9 @@ val_dataloader = dict(
         data_root=data_root,
         data_prefix=dict(img_path='JPEGImages', seg_map_path='SegmentationClass'),
         ann_file='ImageSets/Segmentation/val.txt',
-        pipeline=test_pipeline))
+        pipeline=test_pipeline,
+    ),
+)
 test_dataloader = val_dataloader
 
 # aAcc is the pixel accuracy of the paper's table, mIoU its mean intersection over union.

@@ -11,7 +11,8 @@ model = dict(
         bgr_to_rgb=True,
         pad_val=0,
         seg_pad_val=255,
-        size=(161, 161)),
+        size=(161, 161),
+    ),
     backbone=dict(
         type='MobileNetV2',
         strides=(1, 2, 2, 2, 1, 1, 1),
@@ -19,13 +20,16 @@ model = dict(
         # mmseg's MobileNetV2 returns a bare map instead of a list if only one is asked for.
         out_indices=(1, 2, 4, 6),
         frozen_stages=2,
-        norm_eval=True),
+        norm_eval=True,
+    ),
     decode_head=dict(
         type='kronattn_mm.DeepLabV2Head',
         in_channels=320,
         in_index=3,
         num_classes=21,
         loss_decode=dict(type='CrossEntropyLoss', avg_non_ignore=True),
-        align_corners=True),
+        align_corners=True,
+    ),
     train_cfg=dict(),
-    test_cfg=dict(mode='whole'))
+    test_cfg=dict(mode='whole'),
+)

@@ -10,7 +10,8 @@ model = dict(
         kernel_size=1,
         num_classes=21,
         norm_cfg=dict(type='BN'),
-        attention=dict(
-            type='kronattn_mm.UnfoldedAttention2d', transforms='qkv', key_channels=32),
+        attention=dict(type='kronattn_mm.UnfoldedAttention2d', transforms='qkv', key_channels=32),
         loss_decode=dict(type='CrossEntropyLoss', avg_non_ignore=True),
-        align_corners=True))
+        align_corners=True,
+    )
+)

@@ -17,18 +17,20 @@ model = dict(
         bgr_to_rgb=True,
         pad_val=0,
         seg_pad_val=255,
-        size=(321, 321)),
+        size=(321, 321),
+    ),
     backbone=dict(
         type='ResNet',
         depth=101,
         num_stages=4,
-        out_indices=(3, ),
+        out_indices=(3,),
         strides=(1, 2, 1, 1),
         dilations=(1, 1, 2, 4),
         norm_cfg=norm_cfg,
         norm_eval=True,
         style='pytorch',
-        init_cfg=dict(type='Pretrained', checkpoint='torchvision://resnet101')),
+        init_cfg=dict(type='Pretrained', checkpoint='torchvision://resnet101'),
+    ),
     decode_head=dict(
         type='kronattn_mm.DeepLabV2Head',
         in_channels=2048,
@@ -36,7 +38,9 @@ model = dict(
         num_classes=21,
         dilations=(6, 12, 18, 24),
         loss_decode=dict(type='CrossEntropyLoss', avg_non_ignore=True),
-        align_corners=True),
+        align_corners=True,
+    ),
     train_cfg=dict(),
     # The whole picture at once and at its own size: no crops, no other scales, no CRF.
-    test_cfg=dict(mode='whole'))
+    test_cfg=dict(mode='whole'),
+)

@@ -10,15 +10,15 @@
 # nothing. No decay of biases and norms is our choice; the paper does not say.
 base_lr = 2.5e-4
 max_iters = 25000
-_weights = dict(lr_mult=10., decay_mult=1.)
-_norms = dict(lr_mult=10., decay_mult=0.)
-_biases = dict(lr_mult=20., decay_mult=0.)
+_weights = dict(lr_mult=10.0, decay_mult=1.0)
+_norms = dict(lr_mult=10.0, decay_mult=0.0)
+_biases = dict(lr_mult=20.0, decay_mult=0.0)
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='SGD', lr=base_lr, momentum=0.9, weight_decay=5e-4),
     paramwise_cfg=dict(
-        norm_decay_mult=0.,
-        bias_decay_mult=0.,
+        norm_decay_mult=0.0,
+        bias_decay_mult=0.0,
         custom_keys={
             'decode_head': _weights,
             'decode_head.bottleneck.bn.weight': _norms,
@@ -32,9 +32,11 @@ optim_wrapper = dict(
             'decode_head.classifiers.1.bias': _biases,
             'decode_head.classifiers.2.bias': _biases,
             'decode_head.classifiers.3.bias': _biases,
-        }))
+        },
+    ),
+)
 param_scheduler = [
-    dict(type='PolyLR', power=0.9, eta_min=0., begin=0, end=max_iters, by_epoch=False)
+    dict(type='PolyLR', power=0.9, eta_min=0.0, begin=0, end=max_iters, by_epoch=False)
 ]
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=2500)
 val_cfg = dict(type='ValLoop')

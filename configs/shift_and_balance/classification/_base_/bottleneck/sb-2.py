@@ -2,6 +2,7 @@
 convs = [
     dict(
         at='layer[2-7].*.conv.[02].conv+layer1.*.conv.1.conv',
-        layer=dict(type='kronattn_mm.ShiftBalanceConv2d'))
+        layer=dict(type='kronattn_mm.ShiftBalanceConv2d'),
+    )
 ]
 insert = []

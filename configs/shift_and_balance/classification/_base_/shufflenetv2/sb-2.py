@@ -1,6 +1,5 @@
 # Shift-and-Balance in both pointwise convolutions of each unit's branch2.
 convs = [
-    dict(
-        at='layers.[0-2].*.branch2.[02].*', layer=dict(type='kronattn_mm.ShiftBalanceConv2d'))
+    dict(at='layers.[0-2].*.branch2.[02].*', layer=dict(type='kronattn_mm.ShiftBalanceConv2d'))
 ]
 insert = []

@@ -4,6 +4,7 @@
 convs = [
     dict(
         at='layers.[0-2].*.branch2.*',
-        layer=dict(type='kronattn_mm.ShiftBalanceConv2d', depthwise_hidden_ratio=1.))
+        layer=dict(type='kronattn_mm.ShiftBalanceConv2d', depthwise_hidden_ratio=1.0),
+    )
 ]
 insert = []
