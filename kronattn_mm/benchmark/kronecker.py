@@ -13,7 +13,7 @@ fused attention, what a user would take today for the regular operator; it compu
 without storing coefficients. KAO_KV can be computed by it as well.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -75,7 +75,12 @@ def _qkv_cost(channels: int, size: Sequence[int]) -> PaperCost:
     return kao_qkv(averages=sum(size), in_channels=channels)
 
 
-def _operator(name, run, cost, stores: bool = True) -> Operator:
+def _operator(
+    name: str,
+    run: Callable[[Tensor], Tensor],
+    cost: Callable[[int, Sequence[int]], PaperCost],
+    stores: bool = True,
+) -> Operator:
     return Operator(
         name,
         run,

@@ -154,7 +154,7 @@ def models_dict(rows: Sequence[NetworkRow], settings: dict[str, Any]) -> dict[st
 
 
 def _inference_pass(model: nn.Module, x: Tensor) -> Callable[[], Any]:
-    def run():
+    def run() -> Any:
         with torch.inference_mode():
             return model.extract_feat(x)
 
@@ -162,7 +162,7 @@ def _inference_pass(model: nn.Module, x: Tensor) -> Callable[[], Any]:
 
 
 def _training_pass(model: nn.Module, x: Tensor) -> Callable[[], Any]:
-    def run():
+    def run() -> None:
         model.zero_grad(set_to_none=True)
         sum(feature.square().mean() for feature in model.extract_feat(x)).backward()
 

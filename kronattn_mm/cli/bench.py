@@ -5,6 +5,7 @@ beside ours; docs/kronecker_attention.md explains the columns. With --model the 
 config's network are extracted, after those of the first without its insertions.
 """
 
+import argparse
 import json
 import os
 import sys
@@ -25,7 +26,7 @@ EXAMPLE = """kronattn bench --paper-table kao
   kronattn bench --model my_config.py --batch 8 --shape 224 224"""
 
 
-def parse_arguments(argv: list[str] | None = None):
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(__doc__, EXAMPLE)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
@@ -119,7 +120,7 @@ def main(argv: list[str] | None = None) -> int:
         torch.set_num_threads(threads)
 
 
-def run(arguments) -> int:
+def run(arguments: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     comparison = PAPER_TABLES[arguments.paper_table]
@@ -145,7 +146,7 @@ def run(arguments) -> int:
     return 0
 
 
-def run_models(arguments) -> int:
+def run_models(arguments: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from ..benchmark.models import compare_models, models_dict, models_text, with_and_without

@@ -7,6 +7,7 @@ weights are needed. docs/cost.md explains the columns.
 Without CONFIG: the figures that the efficient-attention paper prints, beside ours.
 """
 
+import argparse
 import json
 import sys
 from dataclasses import asdict
@@ -20,7 +21,7 @@ EXAMPLE = """kronattn cost CONFIG.py --shape 896 1280
   kronattn cost --paper-table 2"""
 
 
-def parse_arguments(argv: list[str] | None = None):
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(__doc__, EXAMPLE)
     add_model_arguments(parser, config_needed=False)
     parser.add_argument(

@@ -99,13 +99,13 @@ def draw_attention(
     figure = Figure(figsize=size, dpi=_DPI, facecolor='white')
     canvas = FigureCanvasAgg(figure)
 
-    def axes_at(left: float, top: float, wide: float, high: float):
+    def axes_at(left: float, top: float, wide: float, high: float) -> Any:
         # inches from the top left corner, because what has to fit is text of a given size
         return figure.add_axes(
             (left / size[0], 1 - (top + high) / size[1], wide / size[0], high / size[1])
         )
 
-    def write(left: float, top: float, text: str, **style):
+    def write(left: float, top: float, text: str, **style: Any) -> Any:
         return figure.text(left / size[0], 1 - top / size[1], text, va='top', **style)
 
     grey = np.repeat((image @ np.array(_LUMA))[..., None] / 255, 3, axis=2)

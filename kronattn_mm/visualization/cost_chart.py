@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..cost.paper_tables import section_3_5_costs
@@ -107,7 +108,7 @@ def draw_requirements(
     save_figure(figure, Path(path))
 
 
-def _draw_bars(axes, series: Mapping[str, Sequence[float | None]], groups: int) -> None:
+def _draw_bars(axes: Axes, series: Mapping[str, Sequence[float | None]], groups: int) -> None:
     width = 0.8 / len(series)
     values = [value for row in series.values() for value in row if value]
     for index, ((name, row), style) in enumerate(zip(series.items(), _STYLES)):  # noqa: B905

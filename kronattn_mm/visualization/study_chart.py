@@ -1,6 +1,6 @@
 """The course of a study: accuracy, lambda, and the saturation of gates over the epochs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -142,7 +142,9 @@ def _panels(count: int, title: str) -> tuple[Figure, list[Any]]:
     return figure, list(figure.subplots(rows, columns, sharex=True, squeeze=False).flat)
 
 
-def _lines(results: Sequence[Mapping[str, Any]], width: float, key: str = 'accuracy'):
+def _lines(
+    results: Sequence[Mapping[str, Any]], width: float, key: str = 'accuracy'
+) -> Iterator[tuple[str, list[Mapping[str, Any]], Mapping[str, Any]]]:
     names = list(dict.fromkeys(run['arm'] for run in results))
     for index, name in enumerate(names):
         runs = [
