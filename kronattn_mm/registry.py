@@ -8,9 +8,13 @@ since each of them needs one of the libraries and nobody has to have all of them
 
 import importlib
 
+from mmengine.registry import DATASETS as MMENGINE_DATASETS
 from mmengine.registry import HOOKS as MMENGINE_HOOKS
+from mmengine.registry import METRICS as MMENGINE_METRICS
 from mmengine.registry import MODELS as MMENGINE_MODELS
 from mmengine.registry import TASK_UTILS as MMENGINE_TASK_UTILS
+from mmengine.registry import TRANSFORMS as MMENGINE_TRANSFORMS
+from mmengine.registry import VISUALIZERS as MMENGINE_VISUALIZERS
 from mmengine.registry import Registry
 
 from . import layers
@@ -28,6 +32,19 @@ _ON_DEMAND = {
     'DropoutLinearClsHead': 'kronattn_mm.models.cls_heads.dropout_linear_head',
     'AttentionHead': 'kronattn_mm.models.decode_heads.attention_head',
     'DeepLabV2Head': 'kronattn_mm.models.decode_heads.deeplabv2_head',
+    'PSMNet': 'kronattn_mm.models.stereo.psmnet',
+    'PSMFeatures': 'kronattn_mm.models.stereo.features',
+    'PSMAggregation': 'kronattn_mm.models.stereo.aggregation',
+    'DisparityHead': 'kronattn_mm.models.stereo.disparity_head',
+    'StereoDataPreprocessor': 'kronattn_mm.models.stereo.data_preprocessor',
+    'SceneFlowDataset': 'kronattn_mm.datasets.stereo',
+    'KITTIStereoDataset': 'kronattn_mm.datasets.stereo',
+    'LoadStereoPair': 'kronattn_mm.datasets.stereo_transforms',
+    'LoadDisparity': 'kronattn_mm.datasets.stereo_transforms',
+    'RandomCropPair': 'kronattn_mm.datasets.stereo_transforms',
+    'PackStereoInputs': 'kronattn_mm.datasets.stereo_transforms',
+    'DisparityMetric': 'kronattn_mm.evaluation.disparity',
+    'DisparityVisualizer': 'kronattn_mm.visualization.disparity',
 }
 
 
@@ -45,6 +62,10 @@ MODELS = OnDemandRegistry(
     'model', parent=MMENGINE_MODELS, scope='kronattn_mm', locations=['kronattn_mm.plugging']
 )
 TASK_UTILS = OnDemandRegistry('task util', parent=MMENGINE_TASK_UTILS, scope='kronattn_mm')
+DATASETS = OnDemandRegistry('dataset', parent=MMENGINE_DATASETS, scope='kronattn_mm')
+TRANSFORMS = OnDemandRegistry('transform', parent=MMENGINE_TRANSFORMS, scope='kronattn_mm')
+METRICS = OnDemandRegistry('metric', parent=MMENGINE_METRICS, scope='kronattn_mm')
+VISUALIZERS = OnDemandRegistry('visualizer', parent=MMENGINE_VISUALIZERS, scope='kronattn_mm')
 HOOKS = Registry(
     'hook', parent=MMENGINE_HOOKS, scope='kronattn_mm', locations=['kronattn_mm.engine']
 )

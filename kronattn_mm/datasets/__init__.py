@@ -1,0 +1,1 @@
+"""Datasets and transforms of the tasks that the OpenMMLab libraries do not have."""

@@ -1,0 +1,1 @@
+"""PSMNet: depth from two views, in parts that ``Plugged`` can put attention into."""
