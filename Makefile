@@ -1,15 +1,19 @@
 # Two commands: `make quickstart` and `make test`. `make help` lists the rest.
 # Everything set-up writes lies in .venv; delete that folder to undo it.
 
-VENV := .venv
-RUN := $(VENV)/bin/python
+# The maintained forks of OpenMMLab, or for `make test-originals` the originals: the two have the same
+# modules and exclude each other.
+VENV = .venv
+RUN = $(VENV)/bin/python
+ORIGINALS := setup-originals test-originals test-slow-originals
+$(ORIGINALS): VENV = .venv-originals
 
 # PYTHON names the interpreter that .venv is made from. Without it, the one that .venv has,
 # else the first of these that is of a supported version.
 ifdef PYTHON
 CHOSEN := --chosen
 else
-PYTHON := $(shell for p in ./$(RUN) python3 python3.12 python3.11 python3.10; do \
+PYTHON = $(shell for p in ./$(RUN) python3 python3.12 python3.11 python3.10; do \
     if "$$p" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
     2>/dev/null; then echo "$$p"; break; fi; done)
 endif
@@ -34,7 +38,7 @@ RUN_ENV = env $$(cat $(VENV)/run.env)
 TEST_ENV = $(RUN_ENV) OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-slow docs lint clean clean-env
+.PHONY: help setup quickstart test test-slow docs lint clean clean-env $(ORIGINALS)
 
 help:
 	@echo 'make quickstart   train a small Mask R-CNN with efficient attention, show it in $(OUT)'
@@ -42,14 +46,18 @@ help:
 	@echo '                  ARGS="...": more arguments, see tools/quickstart.py --help'
 	@echo 'make test         the tests that take a few minutes (PYTEST_ARGS=... goes to pytest)'
 	@echo 'make test-slow    the tests that take longer'
+	@echo 'make test-originals   the tests with the original OpenMMLab packages, in .venv-originals'
+	@echo '                  (make test-slow-originals: the longer ones)'
 	@echo 'make docs         the pages of docs/ as HTML in out/docs/html'
 	@echo 'make setup        only the environment in .venv (the others do that by themselves)'
 	@echo '                  PYTHON=<interpreter 3.10 to 3.12>   KRONATTN_TORCH_INDEX=<index with'
 	@echo '                  other builds of torch>   PIP_FIND_LINKS=<folder with an mmcv wheel>'
 	@echo 'make lint         ruff: rules and format'
-	@echo 'make clean        remove what builds and tests left; make clean-env removes .venv'
+	@echo 'make clean        remove what builds and tests left; make clean-env removes .venv and'
+	@echo '                  .venv-originals'
 
-setup:
+setup-originals: ALSO := --stack originals
+setup setup-originals:
 ifeq ($(strip $(PYTHON)),)
 	@echo 'No Python 3.10, 3.11 or 3.12 was found on the PATH. Install one' \
 	  '(Debian, Ubuntu: sudo apt-get install python3 python3-venv) or name it:' \
@@ -69,6 +77,12 @@ test: setup
 test-slow: setup
 	@$(TEST_ENV) $(RUN) -m pytest -m slow $(PYTEST_ARGS)
 
+test-originals: setup-originals
+	@$(TEST_ENV) $(RUN) -m pytest -m 'not slow' $(PYTEST_ARGS)
+
+test-slow-originals: setup-originals
+	@$(TEST_ENV) $(RUN) -m pytest -m slow $(PYTEST_ARGS)
+
 # What the pages are built with is installed by this target alone.
 docs: ALSO := --docs
 docs: setup
@@ -82,7 +96,7 @@ lint: setup
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
-	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+	find . -path "./.venv*" -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 clean-env:
-	rm -rf $(VENV)
+	rm -rf .venv .venv-originals

@@ -14,6 +14,12 @@ torch===2.13.0
 torchvision===0.28.0
 onedl-mmcv===2.3.6
 numpy==2.2.6
+setuptools==84.2.1
+"""
+
+ORIGINALS = """\
+mmcv===2.1.0
+setuptools==81.0.0
 """
 
 
@@ -70,10 +76,11 @@ def machine() -> FakeMachine:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A folder with what set-up reads of a checkout."""
-    for name in ('constraints', 'build', 'torch', 'forks', 'tools', 'tests'):
+    texts = {'constraints': CONSTRAINTS, 'constraints-originals': ORIGINALS}
+    for name in (*texts, 'build', 'torch', 'forks', 'originals', 'tools', 'tests'):
         path = tmp_path / 'requirements' / f'{name}.txt'
         path.parent.mkdir(exist_ok=True)
-        path.write_text(CONSTRAINTS if name == 'constraints' else '# nothing\n')
+        path.write_text(texts.get(name, '# nothing\n'))
     (tmp_path / 'setup.py').write_text('')
     (tmp_path / 'kronattn_mm').mkdir()
     (tmp_path / 'kronattn_mm' / 'version.py').write_text("__version__ = '0'\n")

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import environment
 import pytest
-from environment import Environment, constraints_beside, read_distributions, read_pin
+from environment import (
+    STACKS,
+    Environment,
+    constraints_beside,
+    overridden,
+    read_distributions,
+    read_pin,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -167,7 +174,48 @@ class TestConstraintsFile:
             environment.normalise(name)
             for name in re.findall(r'^([\w.-]+)={2,3}', self.text, re.MULTILINE)
         }
-        for purpose in environment.PURPOSES:
+        for purpose in STACKS['forks'].purposes:
             lines = (ROOT / 'requirements' / f'{purpose}.txt').read_text().splitlines()
             wanted = {line.strip() for line in lines if line.strip() and line[0] != '#'}
             assert wanted <= pinned, purpose
+
+
+class TestOriginals:
+    """The second environment, beside the first."""
+
+    def test_folders_lie_side_by_side(self, checkout):
+        env = Environment(checkout, STACKS['originals'])
+        assert env.folder == checkout / '.venv-originals'
+        assert Environment(checkout).folder == checkout / '.venv'
+
+    def test_a_later_pin_takes_the_place_of_an_earlier_one(self):
+        text = overridden('# head\nA_b==1; python_version < "3.11"\na-b==2\nc==3\n', 'a.b===4\n')
+        assert text == '# head\nc==3\na.b===4\n'
+
+    def test_versions_are_those_of_the_originals(self, checkout):
+        env = Environment(checkout, STACKS['originals'])
+        assert env.constraints().splitlines()[-2:] == ['mmcv===2.1.0', 'setuptools==81.0.0']
+        assert 'setuptools==84' not in env.constraints()
+        assert 'setuptools==84' in Environment(checkout).constraints()
+
+    def test_the_real_files_pin_all_that_is_wanted(self):
+        env = Environment(ROOT, STACKS['originals'])
+        for name, version in (
+            ('mmengine', '0.10.7'),
+            ('mmcv', '2.1.0'),
+            ('mmdet', '3.3.0'),
+            ('mmsegmentation', '1.2.2'),
+            ('mmpretrain', '1.2.0'),
+            ('torch', '2.13.0'),
+        ):
+            assert read_pin(env.constraints(), name) == version
+        names = re.findall(r'^([\w.-]+)={2,3}', env.constraints(), re.MULTILINE)
+        pinned = set(map(environment.normalise, names))
+        lines = (ROOT / 'requirements' / 'originals.txt').read_text().splitlines()
+        assert {re.split('[<>=]', line)[0] for line in lines if line[0] != '#'} <= pinned
+
+    def test_each_environment_notices_its_own_changes_alone(self, ready, checkout):
+        before = Environment(checkout, STACKS['originals']).fingerprint()
+        (checkout / 'requirements' / 'constraints-originals.txt').write_text('mmcv===2.1.1\n')
+        assert Environment(checkout, STACKS['originals']).fingerprint() != before
+        assert ready.why_incomplete() is None

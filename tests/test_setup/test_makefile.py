@@ -74,6 +74,23 @@ def test_caches_stay_inside_the_checkout(tree):
     for name in ('MPLCONFIGDIR', 'TORCH_HOME', 'TORCHINDUCTOR_CACHE_DIR'):
         assert f'{name}={tree}/.venv/cache/' in variables
     assert 'MPLCONFIGDIR=/mine' in make(tree, 'show', MPLCONFIGDIR='/mine').stdout
+    originals = (tree / 'Makefile').read_text() + '\nshow: VENV = .venv-originals\n'
+    (tree / 'Makefile').write_text(originals)
+    assert f'MPLCONFIGDIR={tree}/.venv-originals/cache/' in make(tree, 'show').stdout
+
+
+def test_the_originals_have_an_environment_of_their_own(tree):
+    shown = make(tree, '-n', 'test-originals', 'PYTHON=/some/python').stdout
+    assert '"/some/python" tools/setup/prepare.py --chosen --stack originals' in shown
+    assert '.venv-originals/bin/python -m pytest -m' in shown and '.venv/' not in shown
+    assert '--stack' not in make(tree, '-n', 'test', 'PYTHON=/some/python').stdout
+
+
+def test_cleaning_removes_both_environments(tree):
+    for name in ('.venv', '.venv-originals'):
+        (tree / name).mkdir()
+    assert make(tree, 'clean-env').returncode == 0
+    assert not list(tree.glob('.venv*'))
 
 
 def test_no_python_at_all(tree):
@@ -117,7 +134,9 @@ def test_the_continuous_check_appends_to_find_links(tree):
     checkout = tree / 'checkout'
     (checkout / '.ci').mkdir(parents=True)
     shutil.copy(ROOT / '.ci' / 'run', checkout / '.ci')
-    (checkout / 'Makefile').write_text('test:\n\t@echo "links: $(PIP_FIND_LINKS)"\n')
+    (checkout / 'Makefile').write_text(
+        'lint:\n\t@echo form\ntest:\n\t@echo "links: $(PIP_FIND_LINKS)"\n'
+    )
     for before, after in (('/mine', f'/mine {tree}/shared/wheels'), ('', f'{tree}/shared/wheels')):
         answer = subprocess.run(
             [str(checkout / '.ci' / 'run')],
@@ -126,4 +145,4 @@ def test_the_continuous_check_appends_to_find_links(tree):
             text=True,
             env=environment(PIP_FIND_LINKS=before),
         )
-        assert answer.stdout.strip() == f'links: {after}'
+        assert answer.stdout.splitlines() == ['form', f'links: {after}']

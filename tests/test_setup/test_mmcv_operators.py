@@ -26,16 +26,25 @@ WHEEL = 'onedl_mmcv-2.3.6-cp311-cp311-linux_x86_64.whl'
     ],
 )
 def test_wheel_names(filename, fits):
-    assert mmcv_operators.wheel_fits(filename, '2.3.6', (3, 11), 'x86_64') is fits
+    found = mmcv_operators.wheel_fits(filename, 'onedl-mmcv', '2.3.6', (3, 11), 'x86_64')
+    assert found is fits
+
+
+def test_the_two_mmcv_are_told_apart():
+    original = 'mmcv-2.1.0-cp311-cp311-linux_x86_64.whl'
+    assert mmcv_operators.wheel_fits(original, 'mmcv', '2.1.0', (3, 11), 'x86_64')
+    assert not mmcv_operators.wheel_fits(original, 'onedl-mmcv', '2.1.0', (3, 11), 'x86_64')
+    assert not mmcv_operators.wheel_fits(WHEEL, 'mmcv', '2.3.6', (3, 11), 'x86_64')
 
 
 def test_find_wheel_looks_through_folders(tmp_path):
     (tmp_path / 'b').mkdir()
     (tmp_path / 'b' / WHEEL).touch()
     folders = ['https://example.org/wheels', str(tmp_path / 'a'), f'file://{tmp_path}/b']
-    found = mmcv_operators.find_wheel(folders, '2.3.6', (3, 11), 'x86_64')
+    found = mmcv_operators.find_wheel(folders, 'onedl-mmcv', '2.3.6', (3, 11), 'x86_64')
     assert found == tmp_path / 'b' / WHEEL
-    assert mmcv_operators.find_wheel(folders, '2.3.6', (3, 12), 'x86_64') is None
+    args = (folders, 'onedl-mmcv', '2.3.6', (3, 12), 'x86_64')
+    assert mmcv_operators.find_wheel(*args) is None
 
 
 def test_all_cores_as_far_as_memory_goes(machine):

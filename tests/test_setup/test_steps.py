@@ -14,7 +14,7 @@ import pip
 import prepare
 import pytest
 import steps
-from environment import Environment
+from environment import STACKS, Environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -92,6 +92,19 @@ class TestMachine:
         assert steps.check_machine(Environment(checkout), machine) is False
         assert 'ready wheel onedl_mmcv-2.3.6' in capsys.readouterr().out
 
+    def test_the_originals_want_their_own_wheel(self, checkout, machine, monkeypatch, capsys):
+        env = Environment(checkout, STACKS['originals'])
+        put_wheel_into_find_links(checkout / 'wheels', monkeypatch)
+        asked = []
+        monkeypatch.setattr(steps, 'registry_has_wheel', lambda env, version: asked.append(version))
+        assert steps.must_compile(env) is True
+        assert asked == ['2.1.0']
+        tag = f'cp{sys.version_info[0]}{sys.version_info[1]}'
+        name = f'mmcv-2.1.0-{tag}-{tag}-linux_{platform.machine()}.whl'
+        (checkout / 'wheels' / name).touch()
+        assert steps.must_compile(env) is False
+        assert f'ready wheel {name}' in capsys.readouterr().out
+
     def test_the_wheel_is_left_alone_on_request(self, checkout, machine, monkeypatch):
         put_wheel_into_find_links(checkout / 'wheels', monkeypatch)
         monkeypatch.setenv('KRONATTN_MMCV_SOURCE', '1')
@@ -127,6 +140,14 @@ def test_pip_stays_inside_the_checkout(checkout, monkeypatch):
     assert 'PIP_USER' not in variables and 'PYTHONPATH' not in variables
     monkeypatch.setenv('PIP_CACHE_DIR', '/my/cache')
     assert 'PIP_NO_CACHE_DIR' not in steps.pip_environment(env)
+
+
+def test_the_stack_is_chosen_by_its_name(checkout, monkeypatch):
+    folders = []
+    monkeypatch.setattr(steps, 'prepare', lambda env, *_, **__: folders.append(env.folder.name))
+    monkeypatch.setattr(steps.signal, 'signal', lambda *_: None)
+    assert steps.main([]) == steps.main(['--stack', 'originals']) == 0
+    assert folders == ['.venv', '.venv-originals']
 
 
 def test_a_complete_environment_starts_nothing(checkout, machine, monkeypatch, capsys):

@@ -1,4 +1,8 @@
-"""The state of ``.venv``: whether it is complete, and the stamp that says so.
+"""The state of an environment: whether it is complete, and the stamp that says so.
+
+There are two, since OpenMMLab comes in two sets of distributions with the same modules, which
+exclude each other: ``.venv`` with the maintained forks, which everything but ``make
+test-originals`` uses, and ``.venv-originals``.
 
 The stamp alone is not trusted. What it lists must still be there: each installed distribution in
 its version, each entry of site-packages, and the compiled libraries in their size.
@@ -9,14 +13,51 @@ import json
 import os
 import re
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PURPOSES = ('build', 'torch', 'forks', 'tools', 'tests')
 STAMP = 'kronattn_mm.json'
 # Too large to be checked by content on each call; a size tells a truncated file.
 LIBRARIES = ('mmcv/_ext*.so', 'cv2/cv2*.so', 'torch/lib/libtorch_cpu.so', 'torchvision/_C*.so')
+_PINNED = re.compile(r'^([\w.-]+)={2,3}', re.MULTILINE)
 LINKED = ('tools', 'configs', 'model-index.yml')
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One of OpenMMLab's two sets of distributions.
+
+    Attributes:
+        name: Also the name of its requirements file.
+        folder: The environment's folder in the checkout.
+        mmcv: The distribution with mmcv's operators, which may have to be compiled.
+        target: The target of make that makes the environment.
+        constraints: Files with the versions; a later one overrides the ones before.
+    """
+
+    name: str
+    folder: str
+    mmcv: str
+    target: str
+    constraints: tuple[str, ...] = ('constraints',)
+
+    @property
+    def purposes(self) -> tuple[str, ...]:
+        """The requirements files of what is installed."""
+        return ('build', 'torch', self.name, 'tools', 'tests')
+
+
+STACKS = {
+    'forks': Stack('forks', '.venv', 'onedl-mmcv', 'setup'),
+    'originals': Stack(
+        'originals',
+        '.venv-originals',
+        'mmcv',
+        'setup-originals',
+        ('constraints', 'constraints-originals'),
+    ),
+}
 
 
 class Environment:
@@ -24,11 +65,13 @@ class Environment:
 
     Args:
         root: The checkout.
+        stack: Which OpenMMLab is in it.
     """
 
-    def __init__(self, root: Path = ROOT) -> None:
+    def __init__(self, root: Path = ROOT, stack: Stack = STACKS['forks']) -> None:
         self.root = Path(root)
-        self.folder = self.root / '.venv'
+        self.stack = stack
+        self.folder = self.root / stack.folder
         self.python = self.folder / 'bin' / 'python'
         self.wheels = self.folder / 'wheels'
         self.build = self.folder / 'build'
@@ -55,7 +98,16 @@ class Environment:
 
     def requirement_files(self) -> list[Path]:
         folder = self.root / 'requirements'
-        return [folder / f'{name}.txt' for name in ('constraints', *PURPOSES)]
+        names = (*self.stack.constraints, *self.stack.purposes)
+        return [folder / f'{name}.txt' for name in names]
+
+    def constraints(self) -> str:
+        """The text of the constraints for the environment's stack."""
+        folder = self.root / 'requirements'
+        text = ''
+        for name in self.stack.constraints:
+            text = overridden(text, (folder / f'{name}.txt').read_text())
+        return text
 
     def fingerprint(self) -> str:
         """A hash of all that decides what has to be installed."""
@@ -157,6 +209,17 @@ def read_pin(constraints: str, name: str) -> str:
     if not match:
         raise ValueError(f'no line {name}===<version> among the constraints')
     return match[1]
+
+
+def overridden(constraints: str, later: str) -> str:
+    """Constraints without the lines about what ``later`` pins, followed by ``later``."""
+    pinned = {normalise(name) for name in _PINNED.findall(later)}
+    kept = []
+    for line in constraints.splitlines(keepends=True):
+        name = _PINNED.match(line)
+        if not name or normalise(name[1]) not in pinned:
+            kept.append(line)
+    return ''.join(kept) + later
 
 
 def constraints_beside(constraints: str, installed: dict[str, str]) -> str:

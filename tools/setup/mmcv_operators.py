@@ -1,7 +1,7 @@
 """mmcv's compiled operators: a ready wheel where there is one, otherwise compiled here.
 
-onedl-mmcv comes from the registry as source. The compiler runs in .venv/build, so an interrupted
-compilation goes on where it stopped, and the wheel it gives stays in .venv/wheels.
+mmcv comes from the registry as source. The compiler runs in the environment's folder ``build``, so
+an interrupted compilation goes on where it stopped, and the wheel it gives stays in ``wheels``.
 """
 
 import os
@@ -15,7 +15,6 @@ from pathlib import Path
 
 from checks import GIB, Machine
 
-DISTRIBUTION = 'onedl-mmcv'
 # Measured: 8 minutes on two idle cores with -O2 -g0 (27 with the default flags).
 CORE_MINUTES = 16
 # Without debug information the library is 2 MB rather than 84 MB, too.
@@ -25,32 +24,35 @@ MEMORY_PER_JOB = 1.5 * GIB
 TERMINAL_INTERVAL, LOG_INTERVAL = 2.0, 15.0
 
 
-def wheel_fits(filename: str, version: str, python: tuple[int, int], machine: str) -> bool:
-    """Whether a file name is that of an onedl-mmcv wheel for this interpreter.
+def wheel_fits(
+    filename: str, distribution: str, version: str, python: tuple[int, int], machine: str
+) -> bool:
+    """Whether a file name is that of an mmcv wheel for this interpreter.
 
     Args:
         filename: For example 'onedl_mmcv-2.3.6-cp311-cp311-linux_x86_64.whl'.
+        distribution: 'onedl-mmcv' or 'mmcv'.
         version: The wanted version.
         python: Major and minor version of the interpreter.
         machine: The architecture, as platform.machine() gives it.
     """
     tag = f'cp{python[0]}{python[1]}'
     pattern = (
-        rf'onedl_mmcv-{re.escape(version)}(-\d\w*)?-{tag}-{tag}-'
+        rf'{distribution.replace("-", "_")}-{re.escape(version)}(-\d\w*)?-{tag}-{tag}-'
         rf'(many)?linux\w*_{re.escape(machine)}\.whl'
     )
     return re.fullmatch(pattern, filename) is not None
 
 
 def find_wheel(
-    folders: list[str], version: str, python: tuple[int, int], machine: str
+    folders: list[str], distribution: str, version: str, python: tuple[int, int], machine: str
 ) -> Path | None:
     """A fitting wheel in local folders, such as those that PIP_FIND_LINKS names."""
     for folder in folders:
         path = Path(folder.removeprefix('file://'))
         names = sorted(os.listdir(path)) if path.is_dir() else []
         for name in names:
-            if wheel_fits(name, version, python, machine):
+            if wheel_fits(name, distribution, version, python, machine):
                 return path / name
     return None
 

@@ -1,6 +1,6 @@
-"""Makes or repairs the environment ``.venv`` of this checkout; run by ``make``.
+"""Makes or repairs an environment of this checkout, by default ``.venv``; run by ``make``.
 
-Everything it writes lies in ``.venv``. It runs before anything is installed and needs nothing but
+Everything it writes lies in there. It runs before anything is installed and needs nothing but
 the standard library. This file alone must also be readable for Pythons that are too old, so that
 they get the message below and not a syntax error.
 """

@@ -1,7 +1,7 @@
 """The steps of set-up, in order. ``make setup`` runs :func:`main` through prepare.py.
 
 Environment variables:
-    PIP_FIND_LINKS: pip's own; a wheel of onedl-mmcv in such a folder spares compiling it.
+    PIP_FIND_LINKS: pip's own; a wheel of mmcv in such a folder spares compiling it.
     KRONATTN_TORCH_INDEX: Index with other builds of torch and torchvision, such as the smaller
         ones for the CPU alone.
     KRONATTN_MMCV_SOURCE: Set to 1 to compile mmcv's operators even where there is a wheel.
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import checks
 import mmcv_operators
-from environment import PURPOSES, Environment, constraints_beside, normalise, read_pin
+from environment import STACKS, Environment, constraints_beside, normalise, read_pin
 
 # Measured with CPython 3.11 on Linux x86-64: 7.3 at the peak, 5.8 afterwards.
 DISK_GIB = 8
@@ -40,21 +40,28 @@ class SetupError(Exception):
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog='prepare.py',
-        description='Make or repair the environment .venv of this checkout.',
+        description='Make or repair an environment of this checkout: .venv or .venv-originals.',
         epilog='example: python3 tools/setup/prepare.py',
     )
     parser.add_argument(
         '--chosen',
         action='store_true',
-        help='the interpreter was named by the user: .venv must be made from it',
+        help='the interpreter was named by the user: the environment must be made from it',
     )
     parser.add_argument(
         '--docs', action='store_true', help='also install what the pages are built with'
     )
+    parser.add_argument(
+        '--stack',
+        choices=sorted(STACKS),
+        default='forks',
+        help='which OpenMMLab: the maintained forks in .venv (the default), or the originals in '
+        '.venv-originals',
+    )
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended like by Ctrl-C
     try:
-        env = Environment()
+        env = Environment(stack=STACKS[args.stack])
         prepare(env, checks.Machine(), chosen=args.chosen)
         if args.docs:
             add_docs(env)
@@ -72,8 +79,8 @@ def prepare(env: Environment, machine: checks.Machine, chosen: bool = False) -> 
     present = env.python_version()
     if chosen and present and present.split('.')[:2] != platform.python_version().split('.')[:2]:
         raise SetupError(
-            f'.venv has Python {present}, and PYTHON names Python '
-            f'{platform.python_version()}. To make it anew: make clean-env setup '
+            f'{env.stack.folder} has Python {present}, and PYTHON names Python '
+            f'{platform.python_version()}. To make it anew: make clean-env {env.stack.target} '
             f'PYTHON={sys.executable}'
         )
     if env.why_incomplete() is None:
@@ -100,7 +107,7 @@ def alone(env: Environment) -> Iterator[None]:
 def complete(env: Environment, machine: checks.Machine) -> None:
     """Does all the work of set-up; what is there already is left as it is."""
     start = time.monotonic()
-    say(f'Setting up .venv: {env.why_incomplete()}.')
+    say(f'Setting up {env.stack.folder}: {env.why_incomplete()}.')
     compiles = check_machine(env, machine)
     # From here on the environment is not complete, whatever an older stamp says.
     env.stamp.unlink(missing_ok=True)
@@ -116,7 +123,7 @@ def complete(env: Environment, machine: checks.Machine) -> None:
     env.write_stamp(index=torch_index(), **facts)
     write_run_environment(env, facts)
     shutil.rmtree(env.temporary, ignore_errors=True)
-    say(f'.venv is complete ({time.monotonic() - start:.0f} s).')
+    say(f'{env.stack.folder} is complete ({time.monotonic() - start:.0f} s).')
 
 
 def add_docs(env: Environment) -> None:
@@ -157,8 +164,8 @@ def check_machine(env: Environment, machine: checks.Machine) -> bool:
         if missing:
             findings.append(
                 checks.Finding(
-                    f'no ready wheel of onedl-mmcv {mmcv_version(env)} was found; with one in a '
-                    'folder that PIP_FIND_LINKS names, nothing has to be compiled',
+                    f'no ready wheel of {env.stack.mmcv} {mmcv_version(env)} was found; with one '
+                    'in a folder that PIP_FIND_LINKS names, nothing has to be compiled',
                     blocks=False,
                 )
             )
@@ -172,15 +179,15 @@ def check_machine(env: Environment, machine: checks.Machine) -> bool:
 
 
 def must_compile(env: Environment) -> bool:
-    """Whether there is neither an installed nor a ready onedl-mmcv."""
+    """Whether there is neither an installed nor a ready mmcv of the wanted version."""
     version = mmcv_version(env)
-    if env.installed().get(mmcv_operators.DISTRIBUTION) == version:
+    if env.installed().get(env.stack.mmcv) == version:
         return False
     if os.environ.get('KRONATTN_MMCV_SOURCE') == '1':
         folders = [str(env.wheels)]
     else:
         folders = [str(env.wheels), *os.environ.get('PIP_FIND_LINKS', '').split()]
-    found = mmcv_operators.find_wheel(folders, version, sys.version_info[:2], platform.machine())
+    found = find_mmcv_wheel(env, folders)
     if found:
         say(f'Using the ready wheel {found.name}.')
         return False
@@ -195,7 +202,7 @@ def registry_has_wheel(env: Environment, version: str) -> bool:
     pip = [python, '-m', 'pip']
     if subprocess.run([*pip, '--version'], capture_output=True).returncode:
         return False  # as on a Debian without python3-venv and python3-pip
-    say(f'Looking for a ready wheel of {mmcv_operators.DISTRIBUTION} {version} ...')
+    say(f'Looking for a ready wheel of {env.stack.mmcv} {version} ...')
     command = [
         *pip,
         'download',
@@ -205,7 +212,7 @@ def registry_has_wheel(env: Environment, version: str) -> bool:
         ':all:',
         '--dest',
         str(env.wheels),
-        f'{mmcv_operators.DISTRIBUTION}==={version}',
+        f'{env.stack.mmcv}==={version}',
     ]
     answer = subprocess.run(command, capture_output=True, env=pip_environment(env))
     return answer.returncode == 0
@@ -225,7 +232,7 @@ def install_torch_from_index(env: Environment) -> None:
     if not index or 'torch' in env.installed():
         warn_of_index(env)
         return
-    constraints = read_constraints(env)
+    constraints = env.constraints()
     say(f'Installing torch from {index}')
     environment = pip_environment(env)
     # "==" on purpose: builds there are called 2.13.0+cpu. Their dependencies come with the rest,
@@ -245,7 +252,7 @@ def install_torch_from_index(env: Environment) -> None:
 
 
 def compile_operators(env: Environment, machine: checks.Machine) -> None:
-    """Puts a wheel of onedl-mmcv, compiled here, into .venv/wheels."""
+    """Puts a wheel of mmcv, compiled here, into the environment's folder of wheels."""
     say('Installing torch and the build tools, which compiling mmcv needs ...')
     pip(
         env,
@@ -255,19 +262,19 @@ def compile_operators(env: Environment, machine: checks.Machine) -> None:
         *requirement_options(env, ('build', 'torch')),
     )
     version = mmcv_version(env)
-    archive = env.build / f'onedl_mmcv-{version}.tar.gz'
+    archive = env.build / f'{env.stack.mmcv.replace("-", "_")}-{version}.tar.gz'
     if not archive.exists():
         pip(
             env,
-            f'The source of onedl-mmcv {version} could not be fetched',
+            f'The source of {env.stack.mmcv} {version} could not be fetched',
             'download',
             '--no-deps',
             '--no-build-isolation',
             '--no-binary',
-            mmcv_operators.DISTRIBUTION,
+            env.stack.mmcv,
             '--dest',
             str(env.build),
-            f'{mmcv_operators.DISTRIBUTION}==={version}',
+            f'{env.stack.mmcv}==={version}',
         )
     source = mmcv_operators.unpack(archive, env.build)
     nvcc = usable_nvcc(env, machine)
@@ -311,7 +318,11 @@ def install(env: Environment) -> None:
     fresh = 'torch' not in env.installed()
     say(
         'Installing the packages'
-        + (f' (downloads {DOWNLOAD_GB} GB; .venv takes 5.8 GB afterwards)' if fresh else '')
+        + (
+            f' (downloads {DOWNLOAD_GB} GB; {env.stack.folder} takes 5.8 GB afterwards)'
+            if fresh
+            else ''
+        )
         + ' ...'
     )
     # Without build isolation the pinned build tools do the building, so they come first.
@@ -323,10 +334,10 @@ def install(env: Environment) -> None:
         *requirement_options(env, ('build',)),
     )
     mmcv = []
-    if env.installed().get(mmcv_operators.DISTRIBUTION) != mmcv_version(env):
+    if env.installed().get(env.stack.mmcv) != mmcv_version(env):
         # Named by its file, the wheel found or compiled here wins over any other.
         wheel = own_wheel(env)
-        mmcv = [str(wheel)] if wheel else ['--only-binary', mmcv_operators.DISTRIBUTION]
+        mmcv = [str(wheel)] if wheel else ['--only-binary', env.stack.mmcv]
     pip(
         env,
         'The packages could not be installed',
@@ -334,16 +345,21 @@ def install(env: Environment) -> None:
         '--no-build-isolation',
         *mmcv,
         *constraint_options(env),
-        *requirement_options(env, PURPOSES),
+        *requirement_options(env, env.stack.purposes),
         '--editable',
         str(env.root),
     )
 
 
 def own_wheel(env: Environment) -> Path | None:
-    """The wheel of onedl-mmcv in .venv/wheels, if there is one."""
+    """The wheel of mmcv that lies in the environment, if there is one."""
+    return find_mmcv_wheel(env, [str(env.wheels)])
+
+
+def find_mmcv_wheel(env: Environment, folders: list[str]) -> Path | None:
+    """A wheel of the stack's mmcv for this interpreter and machine, if a folder has one."""
     return mmcv_operators.find_wheel(
-        [str(env.wheels)], mmcv_version(env), sys.version_info[:2], platform.machine()
+        folders, env.stack.mmcv, mmcv_version(env), sys.version_info[:2], platform.machine()
     )
 
 
@@ -393,7 +409,7 @@ def verify(env: Environment, machine: checks.Machine) -> dict:
                 [
                     'These do not import after set-up:',
                     *lines,
-                    'To make the environment anew: make clean-env setup',
+                    f'To make the environment anew: make clean-env {env.stack.target}',
                 ]
             )
         )
@@ -430,7 +446,7 @@ def write_run_environment(env: Environment, facts: dict) -> None:
 
 
 def pip_environment(env: Environment) -> dict[str, str]:
-    """Keeps pip inside .venv: its temporary files, and no cache unless the user names one."""
+    """Keeps pip inside the environment: its temporary files, no cache but one the user names."""
     environment = dict(os.environ)
     for name in (
         'PYTHONPATH',
@@ -463,7 +479,7 @@ def pip(
 
 def constraint_options(env: Environment) -> list[str]:
     path = env.folder / 'constraints.txt'
-    path.write_text(constraints_beside(read_constraints(env), env.installed()))
+    path.write_text(constraints_beside(env.constraints(), env.installed()))
     return ['--constraint', str(path)]
 
 
@@ -474,12 +490,8 @@ def requirement_options(env: Environment, purposes: tuple[str, ...]) -> list[str
     return options
 
 
-def read_constraints(env: Environment) -> str:
-    return (env.root / 'requirements' / 'constraints.txt').read_text()
-
-
 def mmcv_version(env: Environment) -> str:
-    return read_pin(read_constraints(env), mmcv_operators.DISTRIBUTION)
+    return read_pin(env.constraints(), env.stack.mmcv)
 
 
 def torch_index() -> str:
@@ -489,7 +501,10 @@ def torch_index() -> str:
 def warn_of_index(env: Environment) -> None:
     index = torch_index()
     if index and env.read_stamp().get('index', index) != index:
-        say('note: KRONATTN_TORCH_INDEX is heeded only when .venv is made: make clean-env setup')
+        say(
+            f'note: KRONATTN_TORCH_INDEX is heeded only when {env.stack.folder} is made: '
+            f'make clean-env {env.stack.target}'
+        )
 
 
 def run(
