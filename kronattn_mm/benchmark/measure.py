@@ -9,12 +9,14 @@ programs take the cores.
 import ctypes
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
@@ -28,11 +30,13 @@ class Time:
         wall: By the clock on the wall.
         cpu: Processor time of all threads; None on a GPU, where it says nothing.
         fastest: The shortest turn by the clock on the wall.
+        quartiles: Between these lies half of the turns, by the clock on the wall.
     """
 
     wall: float
     cpu: float | None
     fastest: float
+    quartiles: tuple[float, float]
 
 
 def time_interleaved(
@@ -86,9 +90,17 @@ def time_interleaved(
             statistics.median(wall for wall, _ in values),
             statistics.median(cpu for _, cpu in values) if on_cpu else None,
             min(wall for wall, _ in values),
+            _quartiles([wall for wall, _ in values]),
         )
         for name, values in turns.items()
     }
+
+
+def _quartiles(values: list[float]) -> tuple[float, float]:
+    if len(values) < 2:
+        return values[0], values[0]
+    first, _, third = statistics.quantiles(values, n=4, method='inclusive')
+    return first, third
 
 
 def peak_memory(function: Callable[[], Any], device: str | torch.device = 'cpu') -> int:
@@ -120,6 +132,57 @@ def peak_memory(function: Callable[[], Any], device: str | torch.device = 'cpu')
         used += size
         peak = max(peak, used)
     return peak
+
+
+def operator_calls(function: Callable[[], Any], device: str | torch.device = 'cpu') -> int:
+    """Count what a call launches: operators that compute on a CPU (views do not), kernels on a GPU.
+
+    Code made by torch.compile is not seen on a CPU.
+    """
+    function()
+    if torch.device(device).type == 'cuda':
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            function()
+            torch.cuda.synchronize(device)
+        return sum(event.count for event in profiler.key_averages() if event.device_time_total)
+    with _Counter() as counter:
+        function()
+    return counter.calls
+
+
+class _Counter(TorchDispatchMode):
+    calls = 0
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        self.calls += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def kept_for_backward(function: Callable[[], Any], inputs: Iterable[Tensor] = ()) -> int:
+    """Return the bytes that the graph of a call holds for its backward pass, each storage once.
+
+    Args:
+        function (Callable): A forward pass that is differentiated, with or without a backward pass.
+        inputs (Iterable[Tensor]): What is there anyway and does not count: input and weights.
+    """
+    own = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+    storages: dict[int, torch.UntypedStorage] = {}  # held, so that no address comes twice
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            storages[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        function()
+    return sum(storage.nbytes() for storage in storages.values())
 
 
 def keep_freed_memory() -> None:

@@ -79,8 +79,8 @@ def machine_text(settings: dict[str, Any]) -> str:
     freed = 'kept by the process' if settings['keep_memory'] else 'given back (the usual allocator)'
     return (
         f'{settings["device"]}, {settings["threads"]} thread(s) of {settings["cores"]} cores, '
-        f'torch {settings["torch"]}, {settings["system"]}; forward, float32; freed memory on '
-        f'the CPU is {freed}'
+        f'torch {settings["torch"]}, {settings["system"]}; '
+        f'{settings.get("dtype", "float32")}; freed memory on the CPU is {freed}'
     )
 
 

@@ -1,12 +1,19 @@
-"""Operators of a paper's table, or whole networks, side by side: memory and time, in one run.
+"""Layers, operators or whole networks side by side: time, memory and operators, in one run.
 
-Operators or networks take turns, and the median of the turns is taken. The paper's figures stand
-beside ours; docs/kronecker_attention.md explains the columns. With --model the features of each
-config's network are extracted, after those of the first without its insertions.
+Those that are compared take turns, and the median of the turns is taken; losing sizes are shown
+like all others. What is compared:
+
+--layer NAME      a layer of kronattn_mm.layers against its straightforward form, mmcv's non-local
+                  block, torch's fused attention and what the machine can do at best, over map sizes
+--model CONFIG    feature extraction of networks, after that of the first without its insertions
+--contests [KEY]  what docs/performance.md promises, each beside its bar; with --page that page is
+                  written anew, measured with both ways of the allocator
+--paper-table     operators of a paper's table beside the paper's figures, explained in
+                  docs/kronecker_attention.md
 """
 
 import argparse
-import json
+import difflib
 import os
 import sys
 from pathlib import Path
@@ -16,89 +23,141 @@ os.environ.setdefault('KINETO_LOG_LEVEL', '99')
 
 import torch
 
-from ..benchmark import PAPER_TABLES, compare, keep_freed_memory
-from ..benchmark.text import comparison_dict, comparison_text, machine, machine_text
-from ..cost.command_line import Parser, positive_integer
-from ..cost.config import ConfigError, default_image_shape, load_model
+from ..benchmark import CONTESTS, PAPER_TABLES, keep_freed_memory
+from ..benchmark.page import PageError
+from ..benchmark.rivals import RIVALS
+from ..cost.command_line import ConfigOptions, Parser, positive_integer
+from ..cost.config import ConfigError
+from . import bench_runs
 
-EXAMPLE = """kronattn bench --paper-table kao
-  kronattn bench --paper-table kao --threads 1 --json kao.json
-  kronattn bench --model my_config.py --batch 8 --shape 224 224"""
+EXAMPLE = """kronattn bench --layer EfficientAttention2d --maps 14x20 56x80 --threads 2
+  kronattn bench --layer KroneckerAttention2d --set mode=qkv --channels 8 --batch 8 --training
+  kronattn bench --model my_config.py --batch 8 --shape 224 224
+  kronattn bench --contests --threads 2 --page docs/performance.md
+  kronattn bench --paper-table kao --threads 1 --json kao.json"""
+# What each way of use takes beside the options that all take.
+_OPTIONS = {
+    'layer': ('set', 'channels', 'maps', 'against', 'batch', 'dtype', 'training', 'png'),
+    'model': ('shape', 'batch', 'training'),
+    'contests': ('page',),
+    'paper_table': ('sizes', 'png'),
+}
+_DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
 
 
-def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+def parse_arguments(
+    argv: list[str] | None = None,
+) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser = Parser(__doc__, EXAMPLE)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        '--paper-table',
-        choices=list(PAPER_TABLES),
-        help='kao: Table 2 of Kronecker Attention Networks',
-    )
+    what.add_argument('--layer', metavar='NAME', help='a layer of this package (kronattn layers)')
     what.add_argument(
         '--model',
         nargs='+',
         metavar='CONFIG',
         help='networks of these configs, against the first without its insertions',
     )
-    parser.add_argument(
+    what.add_argument(
+        '--contests', nargs='*', metavar='KEY', help='contests whose name begins so (default: all)'
+    )
+    what.add_argument(
+        '--paper-table',
+        choices=list(PAPER_TABLES),
+        help='kao: Table 2 of Kronecker Attention Networks',
+    )
+    layer = parser.add_argument_group('with --layer')
+    layer.add_argument(
+        '--set',
+        nargs='+',
+        action=ConfigOptions,
+        metavar='KEY=VALUE',
+        help="arguments of the layer's constructor, such as key_channels=32",
+    )
+    layer.add_argument(
+        '--channels', type=positive_integer, metavar='N', help='channels of the input (default 256)'
+    )
+    layer.add_argument(
+        '--maps',
+        nargs='+',
+        type=map_size,
+        metavar='HxW',
+        help='sizes of the input: HxW, L for one dimension, DxHxW for three '
+        '(default: 7x7 14x14 28x28 56x56 and the like)',
+    )
+    layer.add_argument(
+        '--against',
+        nargs='+',
+        choices=list(RIVALS),
+        metavar='RIVAL',
+        help='; '.join(f'{name}: {text}' for name, text in RIVALS.items())
+        + ' (default: those that say something about the layer)',
+    )
+    layer.add_argument('--dtype', choices=_DTYPES, help='of input and weights (default: float32)')
+    shared = parser.add_argument_group('with --layer and --model')
+    shared.add_argument(
+        '--batch', type=positive_integer, metavar='N', help='images in a batch (default: 1)'
+    )
+    shared.add_argument(
+        '--training', action='store_true', help='forward and backward in training mode'
+    )
+    model = parser.add_argument_group('with --model')
+    model.add_argument(
         '--shape',
         nargs=2,
         type=positive_integer,
         metavar=('HEIGHT', 'WIDTH'),
-        help="with --model: pixels of the input (default: the config's)",
+        help="pixels of the input (default: the config's)",
     )
-    parser.add_argument(
-        '--batch',
-        type=positive_integer,
-        metavar='N',
-        help='with --model: images in a batch (default: 1)',
+    contests = parser.add_argument_group('with --contests')
+    contests.add_argument(
+        '--page',
+        type=Path,
+        metavar='FILE.md',
+        help='write the measured part of this page, its chart in images/ and its data as JSON',
     )
-    parser.add_argument(
-        '--training',
-        action='store_true',
-        help='with --model: forward and backward in training mode',
-    )
-    parser.add_argument(
-        '--repetitions',
-        type=positive_integer,
-        default=15,
-        metavar='N',
-        help='turns of each operator (default: 15)',
-    )
-    parser.add_argument(
+    table = parser.add_argument_group('with --paper-table')
+    table.add_argument(
         '--sizes',
         nargs='+',
         type=positive_integer,
         metavar='SIDE',
         help="sides of square maps (default: the table's)",
     )
-    parser.add_argument(
+    every = parser.add_argument_group('with all')
+    every.add_argument(
+        '--repetitions',
+        type=positive_integer,
+        default=15,
+        metavar='N',
+        help='turns of each (default: 15)',
+    )
+    every.add_argument(
         '--threads',
         type=positive_integer,
         metavar='N',
         help="threads on the CPU (default: torch's choice)",
     )
-    parser.add_argument('--device', default='cpu', help='cpu or cuda (default: cpu)')
-    parser.add_argument(
+    every.add_argument('--device', default='cpu', help='cpu or cuda (default: cpu)')
+    every.add_argument(
         '--keep-memory',
         action='store_true',
         help='let the process keep freed CPU memory, as GPU allocators do, so that '
         'operators with large intermediate results are not charged for getting it '
         'anew (glibc only)',
     )
-    parser.add_argument('--json', type=Path, metavar='FILE', help='also write the figures as JSON')
-    parser.add_argument('--png', type=_png, metavar='FILE.png', help='also draw a chart')
+    every.add_argument('--json', type=Path, metavar='FILE', help='also write the figures as JSON')
+    every.add_argument(
+        '--png',
+        type=_png,
+        metavar='FILE.png',
+        help='also draw a chart (with --layer and --paper-table)',
+    )
     return parser, parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser, arguments = parse_arguments(argv)
-    for name in ('shape', 'batch', 'training'):
-        if arguments.paper_table and getattr(arguments, name):
-            parser.error(f'--{name} goes with --model')
-    for name in ('sizes', 'png'):
-        if arguments.model and getattr(arguments, name):
-            parser.error(f'--{name} goes with --paper-table')
+    check_options(parser, arguments)
     for path in (arguments.json, arguments.png):
         if path is not None and not path.absolute().parent.is_dir():
             parser.error(f'the folder of {path} does not exist')
@@ -111,8 +170,16 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.keep_memory:
             keep_freed_memory()
         torch.set_num_threads(arguments.threads or threads)
-        return run_models(arguments) if arguments.model else run(arguments)
-    except (ConfigError, ImportError, OSError) as error:
+        if arguments.layer:
+            return bench_runs.layer(arguments)
+        if arguments.model:
+            return bench_runs.models(arguments)
+        if arguments.page:
+            return bench_runs.page(arguments)
+        if arguments.contests is not None:
+            return bench_runs.contests(arguments)
+        return bench_runs.paper_table(arguments)
+    except (ConfigError, ImportError, OSError, PageError) as error:
         parser.error(str(error))
     except torch.OutOfMemoryError as error:
         parser.error(f'not enough memory; take a smaller input ({str(error).splitlines()[0]})')
@@ -120,78 +187,36 @@ def main(argv: list[str] | None = None) -> int:
         torch.set_num_threads(threads)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
-    comparison = PAPER_TABLES[arguments.paper_table]
-    sizes = comparison.sizes
-    if arguments.sizes:
-        sizes = tuple((side, side) for side in arguments.sizes)
-    settings = dict(
-        machine(arguments.device),
-        repetitions=arguments.repetitions,
-        keep_memory=arguments.keep_memory,
-    )
-    turns = len(sizes) * len(comparison.operators) * arguments.repetitions
-    with tqdm(total=turns, unit='turn', disable=None) as bar:
-        rows = compare(comparison, arguments.repetitions, arguments.device, sizes, bar.update)
-    print(comparison_text(comparison, rows, settings))
-    if arguments.json:
-        write_json(arguments.json, comparison_dict(comparison, rows, settings))
-    if arguments.png:
-        from ..visualization.benchmark_chart import draw_comparison
-
-        draw_comparison(arguments.png, comparison, rows, machine_text(settings))
-        print(f'wrote {arguments.png}', file=sys.stderr)
-    return 0
+def check_options(parser: Parser, arguments: argparse.Namespace) -> None:
+    """End with one line where an option does not go with what is measured."""
+    mode = next(name for name in _OPTIONS if getattr(arguments, name) is not None)
+    for name in dict.fromkeys(option for options in _OPTIONS.values() for option in options):
+        if getattr(arguments, name) and name not in _OPTIONS[mode]:
+            modes = [other for other, options in _OPTIONS.items() if name in options]
+            parser.error(
+                f'--{name} goes with {" and ".join("--" + other for other in modes)}'.replace(
+                    '_', '-'
+                )
+            )
+    if arguments.page:
+        if arguments.contests or arguments.keep_memory or arguments.json:
+            parser.error('--page takes all contests, both ways of the allocator, and writes JSON')
+        if arguments.device != 'cpu':
+            parser.error('--page compares two CPU allocators and goes with --device cpu')
+    for key in arguments.contests or ():
+        known = [contest.key for contest in CONTESTS]
+        if not any(name.startswith(key) for name in known):
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f'; did you mean {near[0]!r}?' if near else f'; there are {", ".join(known)}'
+            parser.error(f'no contest begins with {key!r}{hint}')
 
 
-def run_models(arguments: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
-    from ..benchmark.models import compare_models, models_dict, models_text, with_and_without
-
-    models, shape = {}, arguments.shape
-    for path in arguments.model:
-        model, config = load_model(path)
-        if not hasattr(model, 'extract_feat'):
-            raise ConfigError(f'the model of {path} has no extract_feat')
-        name = Path(path).stem
-        models[name if name not in models else str(path)] = model
-        shape = shape or default_image_shape(config)[0]
-    models = with_and_without(models)
-    settings = dict(
-        machine(arguments.device),
-        repetitions=arguments.repetitions,
-        keep_memory=arguments.keep_memory,
-        shape=tuple(shape),
-        batch=arguments.batch or 1,
-        training=arguments.training,
-    )
-    with tqdm(total=len(models) * arguments.repetitions, unit='turn', disable=None) as bar:
-        rows = compare_models(
-            models,
-            tuple(shape),
-            settings['batch'],
-            arguments.repetitions,
-            arguments.device,
-            arguments.training,
-            bar.update,
-        )
-    print(models_text(rows, settings))
-    if arguments.json:
-        write_json(arguments.json, models_dict(rows, settings))
-    return 0
+def map_size(text: str) -> tuple[int, ...]:
+    """Read a map's size such as ``56x80``: a ``type`` for argparse."""
+    return tuple(map(positive_integer, text.lower().split('x')))
 
 
-def write_json(path: Path, data: dict) -> None:
-    unfinished = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
-    try:
-        unfinished.write_text(json.dumps(data, indent=2) + '\n', encoding='utf-8')
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    print(f'wrote {path}', file=sys.stderr)
+map_size.__name__ = 'map size'
 
 
 def _png(text: str) -> Path:

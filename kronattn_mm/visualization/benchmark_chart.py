@@ -1,11 +1,15 @@
-"""Bar charts of a measured comparison: time and peak memory of each operator, by size."""
+"""Charts of what was measured: time and peak memory of each form by size, and bars cleared."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from ..benchmark.comparison import Comparison, Row
+from ..benchmark.contest import FLOOR
+from ..benchmark.measure import Time
+from ..benchmark.results import Result
 from ..cost.quantity import quantity
 from .cost_chart import save_figure
 
@@ -26,16 +30,95 @@ def draw_comparison(
     Raises:
         OSError: If the file cannot be written.
     """
-    sizes = list(dict.fromkeys(row.size for row in rows))
-    names = list(dict.fromkeys(row.operator for row in rows))
-    figure = Figure(figsize=(9, 6.5), layout='constrained')
-    figure.suptitle(
+    _draw_times(
+        path,
         f'{comparison.title}, batch {comparison.batch}, {comparison.channels} channels',
-        x=0.01,
-        ha='left',
+        [
+            _Bar(' x '.join(map(str, row.size)), row.operator, row.measured.time, row.measured.peak)
+            for row in rows
+        ],
+        machine,
+        by_cpu=True,  # which does not depend on what else the machine does
     )
-    # By processor time where there is one: it does not depend on what else the machine does.
-    by_cpu = all(row.measured.time.cpu is not None for row in rows)
+
+
+def draw_results(path: str | Path, title: str, results: Mapping[str, Result], machine: str) -> None:
+    """Draw time and peak memory of contests as grouped bars on log scales.
+
+    Args:
+        path (str or Path): PNG file to write; complete or not at all.
+        title (str): Of the chart.
+        results (Mapping[str, Result]): What was measured, by what stands below the group.
+        machine (str): On what it was measured, for the foot of the chart.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    bars = [
+        _Bar(group, name, figures.time, figures.peak)
+        for group, result in results.items()
+        for name, figures in result.figures.items()
+        if figures.peak is not None or name == FLOOR
+    ]
+    _draw_times(path, title, bars, machine)
+
+
+def draw_bars(
+    path: str | Path, results: Sequence[Result], kept: Sequence[Result], machine: str
+) -> None:
+    """Draw how far beyond its bar each ratio is: right of the line the bar is cleared.
+
+    Args:
+        path (str or Path): PNG file to write; complete or not at all.
+        results (Sequence[Result]): Measured with the allocator as it is.
+        kept (Sequence[Result]): Measured with freed memory kept.
+        machine (str): On what it was measured, for the foot of the chart.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    names = [item.bar.what for result in results for item in result.cleared]
+    figure = Figure(figsize=(10, 1.5 + 0.3 * len(names)), layout='constrained')
+    axes = figure.subplots()
+    places = {name: len(names) - index for index, name in enumerate(names)}
+    for label, measured, style in (
+        ('default allocator', results, dict(marker='o', color='tab:blue')),
+        ('large blocks kept', kept, dict(marker='s', color='tab:orange', markerfacecolor='none')),
+        ('aim', None, dict(marker='|', color='black', markersize=12)),
+    ):
+        values, heights = [], []
+        for result in results if measured is None else measured:
+            for item in result.cleared:
+                value = item.bar.aim if measured is None else item.value
+                gain = value / item.bar.must
+                values.append(gain if item.bar.at_least else 1 / gain)
+                heights.append(places[item.bar.what])
+        axes.plot(values, heights, linestyle='none', label=label, **style)
+    axes.axvline(1, color='black', linewidth=1)
+    axes.set_xscale('log')
+    axes.set_yticks(list(places.values()), list(places), fontsize=8)
+    axes.set_xlabel(f'times the bar (1: just cleared), log scale\n{machine}', fontsize=7)
+    axes.grid(linewidth=0.3)
+    figure.legend(loc='outside upper right', ncols=3)
+    save_figure(figure, Path(path))
+
+
+@dataclass(frozen=True)
+class _Bar:
+    group: str
+    name: str
+    time: Time
+    peak: int | None
+
+
+def _draw_times(
+    path: str | Path, title: str, bars: Sequence[_Bar], machine: str, by_cpu: bool = False
+) -> None:
+    groups = list(dict.fromkeys(bar.group for bar in bars))
+    names = list(dict.fromkeys(bar.name for bar in bars))
+    figure = Figure(figsize=(9, 6.5), layout='constrained')
+    figure.suptitle(title, x=0.01, ha='left')
+    by_cpu = by_cpu and all(bar.time.cpu is not None for bar in bars)
     clock = 'CPU time' if by_cpu else 'time'
     panels = figure.subplots(2, 1, sharex=True)
     for axes, label, unit, value in (
@@ -43,35 +126,36 @@ def draw_comparison(
             panels[0],
             f'{clock} (ms)',
             lambda number: f'{number:.3g}',
-            lambda row: 1000 * (row.measured.time.cpu if by_cpu else row.measured.time.wall),
+            lambda bar: 1000 * (bar.time.cpu if by_cpu else bar.time.wall),
         ),
-        (panels[1], 'peak memory (bytes)', quantity, lambda row: row.measured.peak),
+        (panels[1], 'peak memory (bytes)', quantity, lambda bar: bar.peak),
     ):
         width = 0.8 / len(names)
         for index, name in enumerate(names):
-            values = [
-                value(row)
-                for size in sizes
-                for row in rows
-                if (row.size, row.operator) == (size, name)
-            ]
             offset = (index - (len(names) - 1) / 2) * width
-            bars = axes.bar(
-                [group + offset for group in range(len(sizes))],
-                values,
+            drawn = {
+                groups.index(bar.group) + offset: value(bar)
+                for bar in bars
+                if bar.name == name and value(bar) is not None
+            }
+            rectangles = axes.bar(
+                list(drawn),
+                list(drawn.values()),
                 width,
                 label=name,
                 edgecolor='black',
                 linewidth=0.6,
                 hatch=_HATCHES[index % len(_HATCHES)],
             )
-            axes.bar_label(bars, [unit(number) for number in values], fontsize=7, padding=1)
+            axes.bar_label(
+                rectangles, [unit(number) for number in drawn.values()], fontsize=7, padding=1
+            )
         axes.set_yscale('log')
         axes.margins(y=0.15)
         axes.set_ylabel(f'{label}, log scale')
         axes.grid(axis='y', linewidth=0.3)
         axes.set_axisbelow(True)
-    panels[1].set_xticks(range(len(sizes)), [' x '.join(map(str, size)) for size in sizes])
+    panels[1].set_xticks(range(len(groups)), groups)
     panels[1].set_xlabel(machine, fontsize=7)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc='outside lower center', ncols=len(names))

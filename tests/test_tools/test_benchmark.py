@@ -164,14 +164,14 @@ def test_printed_figures_are_shown_at_56(monkeypatch, benchmark, capfd):
 @pytest.mark.parametrize(
     'argv, message',
     [
-        ([], '--paper-table'),
+        ([], '--layer --model --contests --paper-table'),
         (['--paper-table', 'ka'], "'ka'"),
         (['--paper-table', 'kao', '--repetitions', '0'], "positive integer value: '0'"),
         (['--paper-table', 'kao', '--png', 'chart.jpg'], "PNG file name value: 'chart.jpg'"),
         (['--paper-table', 'kao', '--json', 'nowhere/kao.json'], 'nowhere/kao.json does not exist'),
-        (['--paper-table', 'kao', '--batch', '2'], '--batch goes with --model'),
+        (['--paper-table', 'kao', '--batch', '2'], '--batch goes with --layer and --model'),
         (['--paper-table', 'kao', '--model', 'a.py'], 'not allowed with argument'),
-        (['--model', 'a.py', '--png', 'chart.png'], '--png goes with --paper-table'),
+        (['--model', 'a.py', '--png', 'chart.png'], '--png goes with --layer and --paper-table'),
         (['--model', 'a.py'], 'a.py'),
         (['--paper-table', 'kao', '--device', 'abacus'], "device 'abacus' cannot be used"),
     ],
