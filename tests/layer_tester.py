@@ -141,6 +141,25 @@ class LayerTester:
             optimizer.step()
         assert not torch.equal(layer(x), x)
 
+    def test_gradient_before_a_batch_norm_of_one_image(self):
+        """torch's batch norm takes some layouts of a gradient for others, if N is 1."""
+        if len(self.shapes[0]) == 1:
+            pytest.skip('batch norm of signals is not affected')
+        norms = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+        norm = norms[len(self.shapes[0])](self.in_channels).double()
+        for variant in self.variants:
+            layer = self.build_active(variant).double().eval()
+            x = self.input(batch=1, dtype=torch.float64).requires_grad_()
+            gradients = []
+            for mend in (False, True):
+                normed = norm(x)
+                if mend:
+                    normed.register_hook(torch.Tensor.contiguous)
+                (layer(normed) ** 2).sum().backward()
+                gradients.append(x.grad)
+                x.grad = None
+            torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9, msg=str(variant))
+
     def test_gradcheck(self):
         for variant in self.variants:
             layer = self.build_active(variant).double()

@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..ops import dot_product_attention
+from ..ops import contiguous_gradient, dot_product_attention
 from .arguments import boolean, check_input, positive_int
 
 _CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -156,6 +156,7 @@ class TransformedAttention(nn.Module):
         # Under autocast what passed a convolution is in half precision and what did not is not.
         dtype = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
         query, key, value = (part.flatten(2).to(dtype) for part in (query, key, value))
+        query = contiguous_gradient(query)  # not transformed, it may come from a batch norm
         return dot_product_attention(
             query, key, value, coefficient_transform=self._coefficient_transform()
         )
