@@ -15,7 +15,9 @@ a transformation of keys or values (h + w) c^2.
 
 from torch import Tensor
 
-from ..ops import axis_averages, outer_sum
+from ..ops import outer_sum
+from ..ops.kronecker import averages_and_map
+from .arguments import check_input
 from .unfolded_attention import TransformedAttention
 
 _MODES = ('kv', 'qkv')
@@ -48,13 +50,18 @@ class _KroneckerAttention(TransformedAttention):
         )
         self.mode = mode
 
-    def attend(self, x: Tensor) -> Tensor:
-        averages = axis_averages(x)
-        source = x if self.mode == 'kv' else averages
-        out = self._attention(self.queries(source), self.keys(averages), self.values(averages))
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the attended map, ``(N, out_channels, *)``, for ``x`` ``(N, in_channels, *)``."""
+        check_input(self, x, self.spatial_dims)
+        averages, x = averages_and_map(x)
+        queries = self.queries(x if self.mode == 'kv' else averages)
+        out = self._attention(queries, self.keys(averages), self.values(averages))
         if self.mode == 'qkv':
-            return outer_sum(out, x.shape[2:])
-        return out.reshape(x.shape[0], self.out_channels, *x.shape[2:])
+            return outer_sum(out, x.shape[2:], x if self.residual else None)
+        out = out.reshape(x.shape[0], self.out_channels, *x.shape[2:])
+        if not self.residual:
+            return out
+        return out.add_(x) if out.dtype == x.dtype else x + out  # see TransformedAttention
 
     def extra_repr(self) -> str:
         return f'{super().extra_repr()}, mode={self.mode!r}'

@@ -40,13 +40,23 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, normalizat
                 f'query, key and value must have one dtype, got {query.dtype}, '
                 f'{key.dtype} and {value.dtype}'
             )
-    shapes = f'query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}'
     if query.shape[-2] != key.shape[-2]:
-        raise ValueError(f'query and key must have the same number of channels, got {shapes}')
+        raise ValueError(
+            f'query and key must have the same number of channels, got {_shapes(query, key, value)}'
+        )
     if key.shape[-1] != value.shape[-1]:
-        raise ValueError(f'key and value must have the same number of positions, got {shapes}')
+        raise ValueError(
+            'key and value must have the same number of positions, got '
+            f'{_shapes(query, key, value)}'
+        )
     if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
-        raise ValueError(f'leading dimensions (batch, heads) must be equal, got {shapes}')
+        raise ValueError(
+            f'leading dimensions (batch, heads) must be equal, got {_shapes(query, key, value)}'
+        )
+
+
+def _shapes(query: Tensor, key: Tensor, value: Tensor) -> str:
+    return f'query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}'
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager:
@@ -55,3 +65,35 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager:
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return contextlib.nullcontext()
+
+
+def eager_on_cpu(*tensors: Tensor) -> bool:
+    """Say whether an operator may run in loops, and in memory that it writes over, on these.
+
+    That changes no result but rounding. Graphs that are traced, compiled or exported should hold no
+    loops; counters of operations work with tensors of other types; half precision and what autocast
+    makes of the parts of a loop need more care than the straightforward forms do.
+    """
+    if (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or torch.is_autocast_enabled('cpu')
+    ):
+        return False
+    dtype = tensors[0].dtype
+    if dtype not in (torch.float32, torch.float64):
+        return False
+    for tensor in tensors:
+        if (
+            type(tensor) not in (Tensor, torch.nn.Parameter)
+            or tensor.device.type != 'cpu'
+            or tensor.dtype != dtype
+        ):
+            return False
+    return True
+
+
+def needs_gradient(*tensors: Tensor) -> bool:
+    """Say whether autograd records what is done with one of these."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)

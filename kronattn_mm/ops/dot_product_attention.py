@@ -14,11 +14,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .checks import check_attention_inputs, without_autocast
+from .backend import backend
+from .checks import check_attention_inputs, eager_on_cpu, needs_gradient, without_autocast
 
-# Similarities of more bytes than the first are computed in blocks of the second, which stays in a
-# core's own cache; below, several small products cost more than they save.
-_SPLIT_BYTES = 1 << 23
+# Similarities of more bytes than the first are computed in blocks of the second, which stays in
+# cores' own caches; below, several small products cost more than they save.
+_SPLIT_BYTES = 1 << 22
 _BLOCK_BYTES = 1 << 20
 
 
@@ -60,14 +61,9 @@ def dot_product_attention(
         if normalization == 'scaling':
             scale = key.shape[-1] ** -0.5  # not math.sqrt, which would fix n in an exported graph
             query, key = query * scale, key * scale
-        block = query.shape[-1]
-        if coefficient_transform is None and _may_split(query, key, value):
-            block = _queries_at_once(query, key)
-        parts = [
-            _attend(part, key, value, normalization, coefficient_transform)
-            for part in (query.split(block, dim=-1) if block < query.shape[-1] else [query])
-        ]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)).to(dtype)
+        if coefficient_transform is None and _in_turns(query, key, value):
+            return _attend_in_turns(query, key, value, normalization).to(dtype)
+        return _attend(query, key, value, normalization, coefficient_transform).to(dtype)
 
 
 def _attend(
@@ -85,24 +81,39 @@ def _attend(
     return value @ similarity.transpose(-2, -1)
 
 
-def _may_split(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Say whether the queries may be taken in turns, which changes no result.
+def _in_turns(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Say whether the queries are to be taken in turns, which changes no result.
 
-    On a CPU, inference spends more time on getting memory for large similarities than on computing
-    them. Training keeps them for the backward pass anyway, and a graph should not hold a loop.
+    Training keeps the similarities for its backward pass, so that turns would save nothing.
     """
-    if query.device.type != 'cpu' or type(query) is not Tensor:
-        return False
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return False
-    return not (
-        torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    return (
+        backend() != 'reference'
+        and eager_on_cpu(query, key, value)
+        and not needs_gradient(query, key, value)
+        and _bytes_of_one_query(query, key) * query.shape[-1] > _SPLIT_BYTES
     )
 
 
-def _queries_at_once(query: Tensor, key: Tensor) -> int:
-    queries = query.shape[-1]
-    of_one_query = max(math.prod(query.shape[:-2]) * key.shape[-1] * query.element_size(), 1)
-    if of_one_query * queries <= _SPLIT_BYTES:
-        return queries
-    return max(16, _BLOCK_BYTES // of_one_query)
+def _attend_in_turns(query: Tensor, key: Tensor, value: Tensor, normalization: str) -> Tensor:
+    """Take some queries at a time, with one piece of memory for the similarities of all turns.
+
+    Getting fresh memory for all of them takes longer than computing them.
+    """
+    leading, channels, queries = query.shape[:-2], value.shape[-2], query.shape[-1]
+    at_once = min(max(16, _BLOCK_BYTES // _bytes_of_one_query(query, key)), queries)
+    query, key, value = (tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (query, key, value))
+    batch, _, keys = key.shape
+    out = query.new_empty(batch, channels, queries)
+    memory = query.new_empty(batch * at_once * keys)
+    for part, columns in zip(query.split(at_once, dim=-1), out.split(at_once, dim=-1), strict=True):
+        similarity = memory[: batch * part.shape[-1] * keys].view(batch, -1, keys)
+        torch.bmm(part.mT, key, out=similarity)
+        if normalization == 'softmax':
+            torch.softmax(similarity, dim=-1, out=similarity)
+        # Copied, because the product itself is slow at writing between other columns.
+        columns.copy_(torch.bmm(value, similarity.mT))
+    return out.reshape(*leading, channels, queries)
+
+
+def _bytes_of_one_query(query: Tensor, key: Tensor) -> int:
+    return math.prod(query.shape[:-2]) * key.shape[-1] * query.element_size()

@@ -1,5 +1,7 @@
 """Averages, outer sums and the two Kronecker attention operators."""
 
+import importlib
+
 import numpy as np
 import pytest
 import reference
@@ -7,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kronattn_mm.ops import axis_averages, dot_product_attention, outer_sum
+from kronattn_mm.ops import axis_averages, dot_product_attention, outer_sum, use_backend
+from kronattn_mm.ops.kronecker import averages_and_map
 
 SHAPES = st.one_of(
     st.tuples(st.integers(1, 6), st.integers(1, 6)),
@@ -100,6 +103,76 @@ def test_outer_sum_of_averages(shape):
     torch.testing.assert_close(total.flatten(2).mean(-1), len(shape) * x.flatten(2).mean(-1))
 
 
+@pytest.fixture(params=[None, 200], ids=['one-chunk', 'chunks'])
+def chunk_bytes(request, monkeypatch):
+    """Maps in one piece, and in chunks of a plane or two."""
+    if request.param is not None:
+        module = importlib.import_module('kronattn_mm.ops.kronecker')
+        monkeypatch.setattr(module, '_CHUNK_BYTES', request.param)
+
+
+def qkv_with_residual(x: torch.Tensor) -> torch.Tensor:
+    averages, x = averages_and_map(x)
+    attended = dot_product_attention(averages, averages, averages)
+    return outer_sum(attended, x.shape[2:], x)
+
+
+MAPS = [(2, 5, 4, 3), (1, 7, 1, 5), (2, 3, 2, 3, 2), (2, 3, 5)]
+
+
+@pytest.mark.parametrize('shape', MAPS)
+def test_planes_in_chunks_change_nothing(shape, chunk_bytes):
+    x = feature_map(*shape)
+    with use_backend('reference'):
+        wanted = qkv_with_residual(x)
+    assert torch.equal(qkv_with_residual(x), wanted), 'the same operations in the same order'
+    assert torch.equal(qkv_with_residual(x.clone().requires_grad_()), wanted)
+    if len(shape) == 4:
+        other = x.contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(qkv_with_residual(other), wanted, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize('shape', MAPS)
+def test_gradients_of_planes_in_chunks(shape, chunk_bytes):
+    x = feature_map(*shape).requires_grad_()
+    assert torch.autograd.gradcheck(qkv_with_residual, x)
+    assert torch.autograd.gradgradcheck(qkv_with_residual, x)
+    # The averages alone, the map alone, and a gradient that is a broadcast.
+    assert torch.autograd.gradcheck(axis_averages, x)
+    assert torch.autograd.gradcheck(lambda x: averages_and_map(x)[1] ** 2, x)
+    assert torch.autograd.gradcheck(lambda x: outer_sum(axis_averages(x), shape[2:]).sum(), x)
+
+    single = x.detach().float().requires_grad_()
+    weight = torch.randn(shape)
+    (actual,) = torch.autograd.grad((qkv_with_residual(single) * weight).sum(), single)
+    with use_backend('reference'):
+        (wanted,) = torch.autograd.grad((qkv_with_residual(x) * weight.double()).sum(), x)
+    assert (actual - wanted).abs().max() < 1e-4 * wanted.abs().max()
+
+
+def test_nothing_of_the_size_of_the_map_is_kept_for_backward():
+    x = torch.randn(2, 8, 20, 30, requires_grad=True)
+    kept = {}
+
+    def keep(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        qkv_with_residual(x).sum().backward()
+    averages, coefficients = 4 * 2 * 8 * 50, 4 * 2 * 50 * 50
+    assert sum(kept.values()) <= 2 * averages + coefficients < x.nbytes
+
+
+@pytest.mark.parametrize('name', ['auto', 'torch', 'reference'])
+@pytest.mark.parametrize('shape', [(2, 3, 0, 5), (0, 3, 4, 5), (2, 0, 4, 5)])
+def test_empty_maps(name, shape):
+    with use_backend(name):
+        for x in (torch.zeros(shape), torch.zeros(shape, requires_grad=True)):
+            assert kao(x, 'kv').shape == kao(x, 'qkv').shape == shape
+            assert qkv_with_residual(x).shape == shape
+
+
 def test_bad_input():
     with pytest.raises(TypeError, match='floating-point tensor, got torch.int64'):
         axis_averages(torch.zeros(1, 1, 2, 2, dtype=torch.int64))
@@ -113,3 +186,7 @@ def test_bad_input():
         r'got \(1, 2, 6\)',
     ):
         outer_sum(torch.zeros(1, 2, 6), (2, 3))
+    with pytest.raises(
+        ValueError, match=r'residual must have the shape \(1, 2, 2, 3\), got \(1, 2'
+    ):
+        outer_sum(torch.zeros(1, 2, 5), (2, 3), torch.zeros(1, 2, 3, 2))
