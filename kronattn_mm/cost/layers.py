@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from .competing import cgnl, latent_gnn
 from .kronecker import kan_regular, kao_kv, kao_qkv, pooled_positions
 from .paper import PaperCost, efficient_attention, non_local
 from .shift_balance import cond_conv, dynamic_conv, scaled_attention, shift_balance
@@ -75,6 +76,24 @@ def _regular_attention(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
         layer.value_channels,
         layer.num_heads,
         key_positions=pooled,
+    )
+
+
+@formula_for('kronattn_mm.LatentGNN2d')
+def _latent_gnn(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
+    return latent_gnn(
+        math.prod(spatial),
+        layer.in_channels,
+        layer.latent_channels,
+        layer.channel_stride,
+        symmetric=layer.mode == 'symmetric',
+    )
+
+
+@formula_for('kronattn_mm.CGNL2d')
+def _cgnl(layer: nn.Module, spatial: Sequence[int]) -> PaperCost:
+    return cgnl(
+        math.prod(spatial), layer.in_channels, layer.inner_channels, layer.groups, layer.order
     )
 
 

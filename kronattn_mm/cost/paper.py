@@ -66,6 +66,7 @@ def paper_cost(name: str, **sizes: Any) -> PaperCost:
     Args:
         name (str): One of ``METHODS``: ``'efficient_attention'`` or ``'non_local'`` of this
             module, ``'kan_regular'``, ``'kao_kv'`` or ``'kao_qkv'`` of :mod:`.kronecker`,
+            ``'latent_gnn'`` or ``'cgnl'`` of :mod:`.competing`,
             ``'shift_balance'``, ``'scaled_attention'``, ``'dynamic_conv'`` or ``'cond_conv'`` of
             :mod:`.shift_balance`.
         **sizes: The arguments of the function of that name, which checks them.

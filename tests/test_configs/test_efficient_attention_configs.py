@@ -28,9 +28,12 @@ LAYERS = {
     'nl': 'RegularAttention2d',
     'nonlocal2d': 'NonLocal2d',
     'context-block': 'ContextBlock',
+    'latent-gnn': 'LatentGNN2d',
+    'cgnl': 'CGNL2d',
+    'cgnlx': 'CGNL2d',
 }
 NAME = re.compile(
-    r'_(?P<layer>ea|nl|nonlocal2d|context-block)-(?P<normalization>scaling-)?'
+    r'_(?P<layer>ea|nl|nonlocal2d|context-block|latent-gnn|cgnlx?)-(?P<normalization>scaling-)?'
     r'(?:dk(?P<key_channels>\d+)-)?(?P<points>(?:-?(?:res|fpn|out)\d(?:-\d)?)+)_'
 )
 TABLE_2_ROWS = (
@@ -56,6 +59,8 @@ def points_in(name: str) -> list[str]:
     match = NAME.search(name)
     if match is None:
         return []
+    if match['layer'].startswith('cgnl'):
+        return ['layer3.4']  # in the stage, before its last block
     words = re.findall(r'(res|fpn|out)(\d)(?:-(\d))?', match['points'])
     return [
         f'{kind}{number}'
