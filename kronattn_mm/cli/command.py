@@ -12,6 +12,7 @@ from ..version import __version__
 # is not there is not listed.
 COMMANDS = {
     'doctor': ('kronattn_mm.cli.doctor', 'what this environment lacks, and how to mend it'),
+    'check-data': ('kronattn_mm.cli.check_data', 'what is broken in the data of a config'),
     'points': ('kronattn_mm.cli.points', 'where attention can go in the model of a config'),
     'layers': ('kronattn_mm.cli.layers', 'every layer that can be inserted, with its arguments'),
     'summary': ('kronattn_mm.cli.summary', 'what is inserted into the model of a config'),
