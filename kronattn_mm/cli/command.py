@@ -12,11 +12,11 @@ from ..version import __version__
 # is not there is not listed.
 COMMANDS = {
     'doctor': ('kronattn_mm.cli.doctor', 'what this environment lacks, and how to mend it'),
-    'check-data': ('kronattn_mm.cli.check_data', 'what is broken in the data of a config'),
     'points': ('kronattn_mm.cli.points', 'where attention can go in the model of a config'),
     'layers': ('kronattn_mm.cli.layers', 'every layer that can be inserted, with its arguments'),
     'summary': ('kronattn_mm.cli.summary', 'what is inserted into the model of a config'),
     'cost': ('kronattn_mm.cli.cost', 'what the attention in a model costs, before training'),
+    'check-data': ('kronattn_mm.cli.check_data', 'what is broken in the data of a config'),
     'show': ('kronattn_mm.cli.show', 'attention maps over images'),
     'report': ('kronattn_mm.cli.report', 'one HTML page that tells a run'),
     'extract': ('kronattn_mm.cli.extract', 'the inserted layers of a checkpoint as a small file'),
