@@ -45,6 +45,18 @@ _ON_DEMAND = {
     'PackStereoInputs': 'kronattn_mm.datasets.stereo_transforms',
     'DisparityMetric': 'kronattn_mm.evaluation.disparity',
     'DisparityVisualizer': 'kronattn_mm.visualization.disparity',
+    'RC3D': 'kronattn_mm.models.temporal.r_c3d',
+    'ResNet3d': 'kronattn_mm.models.temporal.resnet3d',
+    'TemporalProposalHead': 'kronattn_mm.models.temporal.proposal_head',
+    'SegmentHead': 'kronattn_mm.models.temporal.segment_head',
+    'ClipPreprocessor': 'kronattn_mm.models.temporal.data_preprocessor',
+    'UntrimmedVideoDataset': 'kronattn_mm.datasets.untrimmed_videos',
+    'LoadFrames': 'kronattn_mm.datasets.clip_transforms',
+    'ResizeFrames': 'kronattn_mm.datasets.clip_transforms',
+    'CropFrames': 'kronattn_mm.datasets.clip_transforms',
+    'FlipFrames': 'kronattn_mm.datasets.clip_transforms',
+    'PackSegments': 'kronattn_mm.datasets.clip_transforms',
+    'TemporalMAP': 'kronattn_mm.evaluation.temporal_map',
 }
 
 

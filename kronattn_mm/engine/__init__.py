@@ -8,6 +8,7 @@ from .gate_statistics import GateStatistics
 from .load_report import CheckLoadedKeysHook, check_loaded_keys
 from .small_file_hook import SmallFileHook
 from .status_hook import AttentionStatusHook
+from .timeline_pictures import TimelinePictures
 from .validation_pictures import ValidationPictures
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     'FreezeHook',
     'GateStatistics',
     'SmallFileHook',
+    'TimelinePictures',
     'ValidationPictures',
     'check_loaded_keys',
 ]
