@@ -13,8 +13,10 @@ same but for rounding. ``kronattn_mm.ops.use_backend('reference')`` keeps to the
 from torch import Tensor, nn
 
 from ..ops import efficient_attention, template_maps
-from ..ops.backend import backend
+from ..ops.backend import backend, tell
 from ..ops.regrouped import Projections, may_regroup, regrouped_attention, regrouped_cost
+from ..ops.triton.availability import compute_dtype, why_not
+from ..ops.triton.block import block
 from .attention_block import AttentionBlock
 
 
@@ -24,12 +26,14 @@ class _EfficientAttention(AttentionBlock):
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x + reprojection(attention(x))`` for ``x`` of shape ``(N, in_channels, *)``."""
         self._check_input(x)
-        if not self._regroups(x):
+        by_triton = self._runs_in_triton(x)
+        if not by_triton and not self._regroups(x):
             return super().forward(x)
         weights = [
             tensor for conv in self._projections() for tensor in (conv.weight.flatten(1), conv.bias)
         ]
-        return regrouped_attention(x, Projections(*weights), self.num_heads, self.normalization)
+        arguments = x, Projections(*weights), self.num_heads, self.normalization
+        return block(*arguments, compute_dtype(x)) if by_triton else regrouped_attention(*arguments)
 
     def attend(self, query: Tensor, x: Tensor) -> Tensor:
         key = self._split_heads(self.keys(x))
@@ -54,23 +58,52 @@ class _EfficientAttention(AttentionBlock):
     def _projections(self) -> tuple[nn.Module, ...]:
         return self.keys, self.queries, self.values, self.reprojection
 
+    def _reads_weights(self) -> bool:
+        """Say whether a form may read the weights and call no child.
+
+        What was put in the place of a child, and hooks on one, would be passed over.
+        """
+        plain = self._conv_types[self.spatial_dims]
+        return all(
+            type(conv) is plain
+            and not any(
+                (
+                    conv._forward_hooks,
+                    conv._forward_pre_hooks,
+                    conv._backward_hooks,
+                    conv._backward_pre_hooks,
+                )
+            )
+            for conv in self._projections()
+        )
+
+    def _runs_in_triton(self, x: Tensor) -> bool:
+        """Say whether Triton's kernels run; where they were asked for and cannot, raise."""
+        name = backend()
+        if name not in ('auto', 'triton') or (name == 'auto' and x.device.type != 'cuda'):
+            return False
+        dtypes = {conv.weight.dtype for conv in self._projections()}
+        if not self._reads_weights():
+            reason = 'a projection has hooks, or another module is in its place'
+        else:
+            sizes = self.key_channels, self.value_channels, self.num_heads
+            reason = why_not(x, dtypes, *sizes, trial=name == 'auto')
+        operator = f'{type(self).__name__} on {x.device.type}'
+        if reason is None:
+            tell(operator, 'triton')
+        elif name == 'triton':
+            raise ValueError(f"{type(self).__name__}: backend 'triton' was asked for, but {reason}")
+        else:
+            tell(operator, 'torch', reason)
+        return reason is None
+
     def _regroups(self, x: Tensor) -> bool:
         """Say whether the regrouped form applies and pays for an input like ``x``."""
         name = backend()
-        if name == 'reference' or not may_regroup(x):
+        if name == 'reference' or not may_regroup(x) or not self._reads_weights():
             return False
-        plain = self._conv_types[self.spatial_dims]
-        for conv in self._projections():
-            # It reads the weights and calls no child: what was put in the place of one, and hooks
-            # on one, would be passed over.
-            hooks = (
-                conv._forward_hooks,
-                conv._forward_pre_hooks,
-                conv._backward_hooks,
-                conv._backward_pre_hooks,
-            )
-            if type(conv) is not plain or any(hooks) or conv.weight.dtype != x.dtype:
-                return False
+        if any(conv.weight.dtype != x.dtype for conv in self._projections()):
+            return False
         if name == 'torch':
             return True
         positions = x.shape[2:].numel()
