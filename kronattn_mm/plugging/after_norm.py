@@ -41,18 +41,26 @@ class SumAfterNorm:
         self.activates = module.with_activation
         module.with_activation = False
         replacement.conv.joined = True
-        self._handle = module.register_forward_hook(self.apply)
+        self._handle = module.register_forward_hook(self.apply, with_kwargs=True)
 
-    def apply(self, module: nn.Module, args: tuple, output: Tensor) -> Tensor:
+    def apply(
+        self, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Tensor
+    ) -> Tensor:
         """Forward hook of the module: its input is the convolution's, its output the norm's."""
+        x, activate = _called_with(*args, **kwargs)
         switch = self.replacement
         if switch.enabled:
             conv: BranchedConv = switch.conv
-            joined = conv.combine(output, conv.attention(args[0]))
+            joined = conv.combine(output, conv.attention(x))
             output = joined if switch.scale == 1 else output + switch.scale * (joined - output)
-        return module.activate(output) if self.activates else output
+        return module.activate(output) if activate and self.activates else output
 
     def undo(self, module: nn.Module) -> None:
         """Leave ``module`` as it was."""
         self._handle.remove()
         module.with_activation = self.activates
+
+
+def _called_with(x: Tensor, activate: bool = True, norm: bool = True) -> tuple[Tensor, bool]:
+    """Take the arguments of a call of ``ConvModule`` apart; without its norm the sum stays."""
+    return x, activate

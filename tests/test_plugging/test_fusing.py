@@ -60,6 +60,21 @@ class TestAfterNorm:
         wanted = module.bn(module.conv.trunk(x)) + module.conv.attention(x)[:, :, None, None]
         assert torch.equal(module(x), wanted)
 
+    def test_module_told_not_to_activate_or_normalise(self):
+        module = with_statistics(plugged(place='after_norm')).layer2[0].expand_conv
+        x = torch.randn(2, 16, 9, 9)
+        shift = module.conv.attention(x)[:, :, None, None]
+        trunk = module.conv.trunk(x)
+        for call in (dict(activate=False), dict(activate=False, norm=False), dict(norm=False)):
+            wanted = trunk if 'norm' in call else module.bn(trunk)
+            wanted = wanted + shift
+            if 'activate' not in call:
+                wanted = module.activate(wanted)
+            assert torch.equal(module(x, **call), wanted), call
+            assert torch.equal(module(x=x, **call), wanted), call
+            arguments = (call.get('activate', True), call.get('norm', True))
+            assert torch.equal(module(x, *arguments), wanted), call
+
     def test_lambda_of_zero_is_the_plain_network(self):
         model = plugged(place='after_norm', lambda_init=0.0)
         plain = MODELS.build(dict(type='mmdet.MobileNetV2'))
