@@ -28,6 +28,9 @@ from mmengine.dataset import BaseDataset
 from ..layers.arguments import positive_int
 from ..registry import DATASETS
 
+# THUMOS14's mark of stretches of which it is not sure what they show.
+AMBIGUOUS = 'Ambiguous'
+
 
 @DATASETS.register_module()
 class UntrimmedVideoDataset(BaseDataset):
@@ -70,7 +73,7 @@ class UntrimmedVideoDataset(BaseDataset):
         frame_template: str = 'image_{:05d}.jpg',
         first_frame: int = 1,
         min_visible: float = 0.7,
-        ignored_labels: Sequence[str] = ('Ambiguous',),
+        ignored_labels: Sequence[str] = (AMBIGUOUS,),
         data_prefix: dict | None = None,
         metainfo: dict | None = None,
         **arguments: Any,
