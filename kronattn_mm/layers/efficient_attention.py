@@ -5,16 +5,16 @@ and 3.4. Where the paper is silent: the weights other than the reprojection keep
 initialisation; the reprojection starts at zero (``zero_init``), which the paper does not mention.
 See :mod:`.attention_block` for the other deviations.
 
-Cost for n positions, multiply-accumulates: n d (2 d_k + 2 d_v) + 2 n d_k d_v / heads. Where the
-regrouped form of :mod:`kronattn_mm.ops.regrouped` has fewer, it runs instead; its result is the
-same but for rounding. ``kronattn_mm.ops.use_backend('reference')`` keeps to the form written here.
+Cost for n positions, multiply-accumulates: n d (2 d_k + 2 d_v) + 2 n d_k d_v / heads, or fewer
+where :mod:`kronattn_mm.ops.regrouped` groups the products otherwise; its result is the same but for
+rounding. ``kronattn_mm.ops.use_backend('reference')`` keeps to the form written here.
 """
 
 from torch import Tensor, nn
 
 from ..ops import efficient_attention, template_maps
 from ..ops.backend import backend, tell
-from ..ops.regrouped import Projections, may_regroup, regrouped_attention, regrouped_cost
+from ..ops.regrouped import Projections, may_regroup, regrouped_attention, regrouping_pays
 from ..ops.triton.availability import compute_dtype, why_not
 from ..ops.triton.block import block
 from .attention_block import AttentionBlock
@@ -106,10 +106,13 @@ class _EfficientAttention(AttentionBlock):
             return False
         if name == 'torch':
             return True
-        positions = x.shape[2:].numel()
-        d, d_k, d_v = self.in_channels, self.key_channels, self.value_channels
-        straightforward = positions * (d * (2 * d_k + 2 * d_v) + 2 * d_k * d_v // self.num_heads)
-        return regrouped_cost(positions, d, d_k, d_v, self.num_heads) <= straightforward
+        return regrouping_pays(
+            x.shape[2:].numel(),
+            self.in_channels,
+            self.key_channels,
+            self.value_channels,
+            self.num_heads,
+        )
 
 
 class EfficientAttention1d(_EfficientAttention):

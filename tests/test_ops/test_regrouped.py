@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from kronattn_mm.layers import EfficientAttention1d, EfficientAttention2d, EfficientAttention3d
-from kronattn_mm.ops import regrouped, use_backend
-from kronattn_mm.ops.regrouped import Projections, regrouped_attention, regrouped_cost
+from kronattn_mm.ops import use_backend
+from kronattn_mm.ops.regrouped import (
+    Projections,
+    grouping_costs,
+    regrouped_attention,
+    regrouped_cost,
+    regrouping_pays,
+)
+from kronattn_mm.ops.tiles import TILE, Tiles, divide
+from kronattn_mm.ops.whole_map import whole_map_attention
 
 LAYERS = {1: EfficientAttention1d, 2: EfficientAttention2d, 3: EfficientAttention3d}
 
@@ -36,26 +44,50 @@ def projections(layer):
     )
 
 
-def run(layer, x, gradient, backend):
+def tiled(tile=None):
+    """The form in tiles, whatever the size of the map."""
+    return lambda layer, x: regrouped_attention(
+        x, projections(layer), layer.num_heads, layer.normalization, tile or TILE
+    )
+
+
+def whole(grouping):
+    """The form on the whole map."""
+    return lambda layer, x: whole_map_attention(
+        x, projections(layer), layer.num_heads, layer.normalization, grouping
+    )
+
+
+def by_backend(name):
+    def form(layer, x):
+        with use_backend(name):
+            return layer(x)
+
+    return form
+
+
+def run(layer, x, gradient, form):
     layer, x = copy.deepcopy(layer), x.detach().clone(memory_format=torch.preserve_format)
     x.requires_grad_()
-    with use_backend(backend):
-        y = layer(x)
+    y = form(layer, x)
     y.backward(gradient)
     return y.detach(), x.grad, {name: p.grad for name, p in layer.named_parameters()}
 
 
-def assert_equal_results(layer, x, tolerance=1e-12):
+def assert_equal_results(layer, x, form, tolerance=1e-12):
     gradient = torch.randn_like(x)
-    wanted, dx, weights = run(layer, x, gradient, 'reference')
-    actual, our_dx, our_weights = run(layer, x, gradient, 'torch')
-    for ours, theirs in (
-        (actual, wanted),
-        (our_dx, dx),
-        *((our_weights[name], weights[name]) for name in weights),
+    wanted, dx, weights = run(layer, x, gradient, by_backend('reference'))
+    actual, our_dx, our_weights = run(layer, x, gradient, form)
+    for name, ours, theirs in (
+        ('output', actual, wanted),
+        ('input', our_dx, dx),
+        *((name, our_weights[name], weights[name]) for name in weights),
     ):
         scale = max(float(theirs.abs().max()), 1.0)
-        assert (ours - theirs).abs().max() < tolerance * scale
+        if name == 'keys.bias' and layer.normalization == 'softmax':
+            # It cancels: what the straightforward form has there is rounding.
+            scale = max(float(weights['keys.weight'].abs().max()), 1.0)
+        assert (ours - theirs).abs().max() < tolerance * scale, name
 
 
 @settings(max_examples=60, deadline=None)
@@ -77,46 +109,98 @@ def test_equals_the_straightforward_form(data):
         *[data.draw(st.integers(1, 5)) for _ in range(dims)],
         dtype=torch.float64,
     )
-    tile = data.draw(st.sampled_from([1, 3, 1000]))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(regrouped, '_TILE', tile)
-        patch.setattr(regrouped, '_TILE_OF_THREADS', tile)
-        assert_equal_results(layer, x)
+    form = data.draw(
+        st.sampled_from(
+            [tiled(1), tiled(3), tiled(), *map(whole, ('context', 'similarities', 'inputs'))]
+        )
+    )
+    assert_equal_results(layer, x, form)
 
 
 @pytest.mark.parametrize('normalization', ['softmax', 'scaling'])
 @pytest.mark.parametrize('heads', [1, 2])
-def test_gradcheck(normalization, heads):
+@pytest.mark.parametrize('images', [1, 2])
+def test_equals_the_straightforward_form_on_a_map_of_many_tiles(normalization, heads, images):
+    layer = layer_of(normalization=normalization, num_heads=heads)
+    x = torch.randn(images, 6, 59, 79, dtype=torch.float64)
+    assert 59 * 79 > 2 * TILE
+    assert_equal_results(layer, x, by_backend('auto'))
+
+
+@given(
+    st.integers(1, 3), st.integers(1, 40000), st.integers(1, 9), st.sampled_from([None, 1, 7, 300])
+)
+def test_tiles_are_a_partition(images, positions, threads, length):
+    tiles = divide(images, positions, threads)
+    if length is not None:
+        tiles = Tiles(images, positions, length, threads)
+    if positions > 2000 * (length or 1000):
+        return  # so many that it takes long
+    seen = torch.zeros(images, 1, positions, dtype=torch.int16)
+    numbers = []
+    for group in tiles.groups():
+        part = group.of(seen)
+        assert part.shape == (group.count, 1, group.length)
+        part += 1
+        numbers += range(group.first, group.first + group.count)
+        scratch = tiles.scratch(torch.zeros(1), 3)
+        assert group.part(scratch).shape == (group.count, 3, group.length)
+    assert (seen == 1).all()
+    assert numbers == list(range(images * tiles.of_image))
+
+
+@pytest.mark.parametrize('normalization', ['softmax', 'scaling'])
+@pytest.mark.parametrize('heads', [1, 2])
+@pytest.mark.parametrize('tile', [None, 5])
+def test_gradcheck(normalization, heads, tile):
     layer = layer_of(num_heads=heads, normalization=normalization)
     x = torch.randn(2, 6, 3, 4, dtype=torch.float64, requires_grad=True)
     weights = [tensor.detach().requires_grad_() for tensor in projections(layer)]
 
     def block(x, *weights):
-        return regrouped_attention(x, Projections(*weights), heads, normalization, tile=5)
+        return regrouped_attention(x, Projections(*weights), heads, normalization, tile)
 
     # The bias of the keys cancels in the softmax: its gradient is zero, here exactly.
     assert torch.autograd.gradcheck(block, (x, *weights), atol=1e-6)
 
 
-@pytest.mark.parametrize('memory', ['channels_last', 'sliced', 'expanded'])
-def test_any_memory_layout(memory):
+@pytest.mark.parametrize('form', [by_backend('torch'), tiled(7)], ids=['whole', 'tiled'])
+@pytest.mark.parametrize('memory', ['channels_last', 'sliced', 'expanded', 'turned'])
+def test_any_memory_layout(memory, form):
     layer = layer_of()
     x = torch.randn(2, 6, 5, 8, dtype=torch.float64)
     if memory == 'channels_last':
         x = x.contiguous(memory_format=torch.channels_last)
     elif memory == 'sliced':
         x = torch.randn(2, 6, 10, 16, dtype=torch.float64)[:, :, ::2, ::2]
+    elif memory == 'turned':
+        x = torch.randn(2, 6, 8, 5, dtype=torch.float64).transpose(2, 3)
     else:
         x = x[:1].expand(2, -1, -1, -1)
     with torch.no_grad():
-        with use_backend('reference'):
-            wanted = layer(x)
-        with use_backend('torch'):
-            actual = layer(x)
+        wanted, actual = by_backend('reference')(layer, x), form(layer, x)
     torch.testing.assert_close(actual, wanted, rtol=1e-12, atol=1e-12)
     if memory == 'channels_last':
         assert actual.is_contiguous(memory_format=torch.channels_last)
-    assert_equal_results(layer, x)
+        assert form(layer, x.requires_grad_()).is_contiguous(memory_format=torch.channels_last)
+    assert_equal_results(layer, x, form)
+
+
+@pytest.mark.parametrize('shape', [(0, 6, 5, 5), (0, 6, 60, 50), (2, 6, 0, 5)])
+def test_nothing_in_nothing_out(shape):
+    layer, x = layer_of(), torch.zeros(shape, dtype=torch.float64, requires_grad=True)
+    y = layer(x)
+    y.sum().backward()
+    assert y.shape == x.grad.shape == shape
+    assert all(float(p.grad.abs().sum()) == 0 for p in layer.parameters())
+
+
+def test_an_expanded_gradient():
+    layer, x = layer_of(), torch.randn(1, 6, 9, 9, dtype=torch.float64)
+    gradient = torch.ones(1, 1, 1, 1, dtype=torch.float64).expand(1, 6, 9, 9)
+    for form in (tiled(10), by_backend('torch')):
+        wanted = run(layer, x, gradient, by_backend('reference'))[1]
+        torch.testing.assert_close(run(layer, x, gradient, form)[1], wanted)
 
 
 def test_large_keys_in_float32():
@@ -133,15 +217,19 @@ def test_large_keys_in_float32():
     assert (actual - wanted).abs().max() < 1e-4 * wanted.abs().max()
 
 
-def test_single_precision_gradients():
+@pytest.mark.parametrize('form', [by_backend('torch'), tiled(100)], ids=['whole', 'tiled'])
+def test_single_precision_gradients(form):
     layer = layer_of(dtype=torch.float32, in_channels=32, key_channels=16, value_channels=16)
     x = torch.randn(2, 32, 30, 41)
     gradient = torch.randn_like(x)
-    _, dx, weights = run(layer.double(), x.double(), gradient.double(), 'reference')
-    _, our_dx, our_weights = run(layer.float(), x, gradient, 'torch')
+    _, dx, weights = run(layer.double(), x.double(), gradient.double(), by_backend('reference'))
+    _, our_dx, our_weights = run(layer.float(), x, gradient, form)
     assert (our_dx - dx).abs().max() < 1e-4 * dx.abs().max()
+    # That of the keys' bias is zero but for rounding, in the straightforward form as well.
+    weights['keys.bias'] = weights['keys.weight'].sum(1).flatten() * 0
     for name, wanted in weights.items():
-        assert (our_weights[name] - wanted).abs().max() < 1e-4 * max(wanted.abs().max(), 1)
+        scale = weights[name.replace('bias', 'weight')].abs().max()
+        assert (our_weights[name] - wanted).abs().max() < 1e-4 * scale, name
 
 
 def kept(layer, x, backend):
@@ -173,10 +261,8 @@ def test_little_is_kept_for_the_backward_pass():
 
 
 def test_only_once_differentiable():
-    layer = layer_of()
     x = torch.randn(1, 6, 5, 5, dtype=torch.float64, requires_grad=True)
-    with use_backend('torch'):
-        y = layer(x)
+    y = tiled()(layer_of(), x)
     (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match='once_differentiable'):
         first.sum().backward()
@@ -200,22 +286,34 @@ class TestWhenItRuns:
         layer(x)
         return bool(self.calls)
 
-    def test_for_large_maps(self):
-        layer = EfficientAttention2d(256)
-        assert not self.regroups(layer, torch.randn(1, 256, 7, 7))
-        assert self.regroups(layer, torch.randn(1, 256, 28, 40))
+    @pytest.mark.parametrize(
+        'size, grouping', [(7, 'similarities'), (14, 'context'), (17, 'inputs')]
+    )
+    def test_the_cheapest_grouping_of_a_small_map(self, size, grouping):
+        costs = grouping_costs(size**2, 256, 64, 64)
+        assert min(costs, key=costs.__getitem__) == grouping
+        assert self.regroups(EfficientAttention2d(256), torch.randn(1, 256, size, size))
+
+    def test_costs(self):
         d, k = 256, 64
         assert regrouped_cost(256, d, k, k) == 256 * (4 * d * k + 2 * k * k)
+        assert grouping_costs(9, d, k, 2 * k, num_heads=2) == dict(
+            context=9 * (d * 6 * k + 2 * k * k),
+            similarities=9 * (d * 6 * k + 9 * 3 * k),
+            inputs=9 * 4 * d * k + 2 * d * k * k,
+        )
 
     def test_not_where_keys_outnumber_values(self):
         layer = EfficientAttention2d(64, key_channels=64, value_channels=8)
-        assert not self.regroups(layer, torch.randn(1, 64, 40, 40))
+        assert not self.regroups(layer, torch.randn(1, 64, 46, 46))
+        assert self.regroups(layer, torch.randn(1, 64, 40, 40))
+        assert not regrouping_pays(46 * 46, 64, 64, 8)
 
     def test_backends(self, monkeypatch):
         layer, large, small = (
-            EfficientAttention2d(8, 4, 4),
+            EfficientAttention2d(8, 4, 2),
             torch.randn(1, 8, 9, 9),
-            torch.randn(1, 8, 1, 1),
+            torch.randn(1, 8, 50, 50),  # where keys outnumber values
         )
         assert self.regroups(layer, large) and not self.regroups(layer, small)
         with use_backend('torch'):

@@ -1,0 +1,131 @@
+"""Tiles: stretches of positions that are worked on together, and views of tensors by them.
+
+A product of several tiles at once is a batch of small products, of which each thread takes whole
+ones: on two cores that is up to a third faster than sharing out each product, and what a thread has
+written it finds in its own cache. Where a map has few positions a tile is a whole image.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torch import Tensor
+
+# Positions in a tile, about. Maps of fewer are not divided.
+TILE = 2048
+# Tiles that are worked on at once, for each thread: with two, a thread that was held up costs less.
+_TILES_OF_THREAD = 2
+# Numbers in a cache line, in single precision: rows of tiles that begin with one are read faster.
+_LINE = 16
+
+
+class Group(NamedTuple):
+    """Tiles of equal length that are worked on at once.
+
+    Attributes:
+        first: Number of the first of them among all tiles, image by image.
+        image: The image they are of, or the first of several, of which each is one tile.
+        start: First position of the first tile.
+        count: How many tiles.
+        length: Positions in each.
+        whole: The tiles are whole images.
+    """
+
+    first: int
+    image: int
+    start: int
+    count: int
+    length: int
+    whole: bool
+
+    def of(self, tokens: Tensor) -> Tensor:
+        """Return the tiles of ``(N, C, n)`` as a view, ``(count, C, length)``."""
+        if self.whole:
+            return tokens[self.image : self.image + self.count]
+        of_image, of_channel, of_position = tokens.stride()
+        return tokens.as_strided(
+            (self.count, tokens.shape[1], self.length),
+            (self.length * of_position, of_channel, of_position),
+            tokens.storage_offset() + self.image * of_image + self.start * of_position,
+        )
+
+    def part(self, scratch: Tensor, channels: int | None = None) -> Tensor:
+        """Return a dense tensor ``(count, C, length)`` in the memory of ``(most, C, longest)``.
+
+        Args:
+            scratch (Tensor): From :meth:`Tiles.scratch`.
+            channels (int, optional): C, if fewer are wanted than it has.
+        """
+        shape = (self.count, channels or scratch.shape[1], self.length)
+        if shape == scratch.shape:
+            return scratch
+        return scratch.view(-1)[: math.prod(shape)].view(shape)
+
+    def of_tiles(self, tensor: Tensor) -> Tensor:
+        """Return the entries of these tiles in a tensor that has one for each tile."""
+        return tensor[self.first : self.first + self.count]
+
+    def of_images(self, tensor: Tensor) -> Tensor:
+        """Return the tiles' images' entries, ``(count, ...)``, in a tensor ``(N, ...)``."""
+        if self.whole:
+            return tensor[self.image : self.image + self.count]
+        return tensor[self.image].expand(self.count, *tensor.shape[1:])
+
+
+class Tiles(NamedTuple):
+    """How the positions of a batch are divided.
+
+    Attributes:
+        images: Images in the batch.
+        positions: Positions n in each.
+        length: Positions in a tile; what is left over at an image's end is a tile of its own.
+        together: Tiles worked on at once.
+    """
+
+    images: int
+    positions: int
+    length: int
+    together: int
+
+    @property
+    def of_image(self) -> int:
+        """Tiles of one image."""
+        return -(-self.positions // self.length)
+
+    def groups(self) -> Iterator[Group]:
+        """Yield the tiles in groups, in the order of their numbers."""
+        if self.length >= self.positions:
+            for image in range(0, self.images, self.together):
+                count = min(self.together, self.images - image)
+                yield Group(image, image, 0, count, self.positions, True)
+            return
+        full, rest = divmod(self.positions, self.length)
+        for image in range(self.images):
+            first = image * self.of_image
+            for tile in range(0, full, self.together):
+                count = min(self.together, full - tile)
+                yield Group(first + tile, image, tile * self.length, count, self.length, False)
+            if rest:
+                yield Group(first + full, image, full * self.length, 1, rest, False)
+
+    def scratch(self, like: Tensor, channels: int) -> Tensor:
+        """Return memory for a tensor with so many channels of any group."""
+        most = self.images if self.length >= self.positions else self.positions // self.length
+        return like.new_empty(min(self.together, most), channels, min(self.length, self.positions))
+
+
+def divide(images: int, positions: int, threads: int) -> Tiles:
+    """Divide a batch into tiles of about one size.
+
+    Args:
+        images (int): Images in the batch.
+        positions (int): Positions in each.
+        threads (int): Threads that work on them; each gets tiles of at least a quarter of ``TILE``.
+    """
+    together = _TILES_OF_THREAD * threads
+    if positions < TILE:
+        return Tiles(images, positions, positions, together)
+    together = min(together, 4 * positions // TILE)
+    steps = max(1, round(positions / (TILE * together)))
+    length = positions // (steps * together) // _LINE * _LINE
+    return Tiles(images, positions, length, together)
