@@ -6,6 +6,10 @@ the branch. Its name is on purpose: mmengine's initialisers compare the names of
 direct bases with ``layer='Conv2d'`` of a config, so the ``init_cfg`` of a backbone reaches the
 weight of an attended convolution as it reaches any other.
 
+On a CPU a 1 x 1 convolution of a large map is one matrix product for each image, which takes less
+time there than torch's convolution and may begin with a vector instead of zero. It is the same but
+for rounding; ``kronattn_mm.ops.use_backend('reference')`` keeps to the convolution.
+
 ``weight`` and ``bias`` have the names that they have in ``nn.Conv2d``, and everything new is under
 ``attention.``, so a checkpoint of the plain network loads as before.
 """
@@ -17,8 +21,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.utils import _pair
 
+from ..ops import pointwise_convolution_by_image
+from ..ops.backend import backend
+from ..ops.checks import eager_on_cpu
 from .arguments import boolean, check_input, choice, positive_int, positive_number
 from .attention_branch import norm_factor_and_offset
+
+# Below so many positions torch's convolution is as fast as a matrix product, or faster.
+_POSITIONS_OF_PRODUCT = 128
 
 PLACES = ('before_norm', 'after_norm')
 
@@ -58,6 +68,15 @@ class Conv2d(_ConvNd):
         """Whether every channel is convolved by itself."""
         return self.groups == self.in_channels and self.groups > 1
 
+    @property
+    def pointwise(self) -> bool:
+        """Whether the convolution is a matrix product at each position by itself."""
+        return (
+            self.kernel_size == self.stride == (1, 1)
+            and self.groups == 1
+            and self.padding in ((0, 0), 'valid', 'same')
+        )
+
     def trunk(self, x: Tensor) -> Tensor:
         """Return T(x), the convolution alone, for ``x`` of shape ``(N, in_channels, H, W)``."""
         return self.convolve(x, self.weight, self.bias, self.groups)
@@ -65,6 +84,30 @@ class Conv2d(_ConvNd):
     def forward(self, x: Tensor) -> Tensor:
         """Return T(x); see :meth:`trunk`."""
         return self.trunk(x)
+
+    def product_pays(self, x: Tensor) -> bool:
+        """Say whether :meth:`product` does the same as :meth:`trunk` here, in less time."""
+        return (
+            self.pointwise
+            and backend() != 'reference'
+            and eager_on_cpu(x, self.weight)
+            and x.is_contiguous()
+            and x.shape[2] * x.shape[3] >= _POSITIONS_OF_PRODUCT
+        )
+
+    def product(self, x: Tensor, shift: Tensor | None = None) -> Tensor:
+        """Return T(x) as one matrix product for each image; it equals T(x) but for rounding.
+
+        Args:
+            x (Tensor): ``(N, in_channels, H, W)``.
+            shift (Tensor, optional): ``(N, out_channels)``, what is added at all positions; the
+                product begins with it, so that it takes no pass of its own.
+        """
+        if self.bias is not None:
+            shift = self.bias.expand(x.shape[0], -1) if shift is None else shift + self.bias
+        return pointwise_convolution_by_image(
+            x, self.weight.expand(x.shape[0], -1, -1, -1, -1), shift
+        )
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
         """Convolve with stride, padding and dilation of this convolution and the weights given."""
@@ -137,13 +180,18 @@ class BranchedConv:
         """
         check_input(self, x)
         if self.place == 'before_norm':
-            return self.combine(self.trunk(x), self.attention(x))
+            return self.attend(x, self.attention(x))
         if not self.joined:
             raise RuntimeError(
                 f"{type(self).__name__} with place='after_norm' does not know its "
                 'norm; use it through convs of kronattn_mm.Plugged'
             )
         return self.trunk(x)
+
+    def attend(self, x: Tensor, attention: Tensor) -> Tensor:
+        """Convolve ``x`` and combine the result with the branch's ``(N, out_channels)``."""
+        trunk = self.product(x) if self.product_pays(x) else self.trunk(x)
+        return self.combine(trunk, attention)
 
     def combine(self, trunk: Tensor, attention: Tensor) -> Tensor:
         """Combine T(x) ``(N, out_channels, H', W')`` with the branch's ``(N, out_channels)``."""

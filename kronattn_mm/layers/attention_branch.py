@@ -87,7 +87,7 @@ class AttentionBranch(nn.Module):
     def gate_input(self, x: Tensor) -> Tensor:
         """Return F(x), what the gate is applied to, of shape ``(N, out_channels)``."""
         # Not adaptive pooling, which is slower and has no kernel for some dtypes and devices.
-        hidden = self._normalize(self.norm1, self.fc1(x.flatten(2).mean(2)))
+        hidden = self._normalize(self.norm1, self.fc1(x.mean((2, 3))))
         return self._normalize(self.norm2, self.fc2(self.dropout(functional.relu(hidden))))
 
     def fold_norms(self) -> None:

@@ -76,7 +76,7 @@ class SoftmaxShares(KernelShares):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the shares ``(N, K)`` for ``x`` of shape ``(N, in_channels, H, W)``."""
-        hidden = functional.relu(self.fc1(x.flatten(2).mean(2)))
+        hidden = functional.relu(self.fc1(x.mean((2, 3))))
         return (self.fc2(hidden) / self.temperature).softmax(1)
 
 
@@ -89,7 +89,7 @@ class SigmoidShares(KernelShares):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the shares ``(N, K)`` for ``x`` of shape ``(N, in_channels, H, W)``."""
-        return self.fc(x.flatten(2).mean(2)).sigmoid()
+        return self.fc(x.mean((2, 3))).sigmoid()
 
     def start_from_copies(self) -> None:
         with torch.no_grad():
@@ -103,17 +103,10 @@ class MixedConv:
         """Convolve each image of ``x``, ``(N, in_channels, H, W)``, with its own mixed kernel."""
         check_input(self, x)
         shares = self.attention(x)
-        if torch.compiler.is_exporting() and not self._pointwise:
+        if torch.compiler.is_exporting() and not self.pointwise:
             out = self._mix_outputs(x, shares.to(x.dtype))
-        else:
-            out = self._mix_kernels(x, shares)
-        return out if self.offset is None else out + self.offset[:, None, None]
-
-    def kernels(self) -> tuple[Tensor, Tensor | None]:
-        """Return all kernels ``(K, out_channels, in_channels / groups, kH, kW)`` and biases."""
-        convs = (self, *self.attention.kernels)
-        weight = torch.stack([conv.weight for conv in convs])
-        return weight, None if self.bias is None else torch.stack([conv.bias for conv in convs])
+            return out if self.offset is None else out + self.offset[:, None, None]
+        return self._mix_kernels(x, shares)
 
     def fold_norm(self, norm: _BatchNorm) -> None:
         """Make the batch norm that follows part of every kernel; for inference only."""
@@ -125,19 +118,15 @@ class MixedConv:
                 if conv.bias is not None:
                     conv.bias.mul_(factor)
 
-    @property
-    def _pointwise(self) -> bool:
-        return (
-            self.kernel_size == self.stride == (1, 1)
-            and self.groups == 1
-            and self.padding in ((0, 0), 'valid', 'same')
-        )
-
     def _mix_kernels(self, x: Tensor, shares: Tensor) -> Tensor:
-        weight, bias = self.kernels()
-        weight = mix_kernels(shares, weight)
-        bias = None if bias is None else mix_kernels(shares, bias)
-        if self._pointwise:
+        convs = (self, *self.attention.kernels)
+        weight = mix_kernels(shares, [conv.weight for conv in convs])
+        bias = None
+        if self.bias is not None:
+            bias = mix_kernels(shares, [conv.bias for conv in convs])
+        if self.offset is not None:
+            bias = self.offset.expand(x.shape[0], -1) if bias is None else bias + self.offset
+        if self.pointwise:
             return pointwise_convolution_by_image(x, weight, bias)
         # (1, N C_in, H, W) with N groups: every image meets its own kernel and no other.
         batch = x.shape[0]

@@ -143,6 +143,13 @@ class ShiftBalanceConv2d(BranchedConv, Conv2d):
         )
         self.set_place(place)
 
+    def attend(self, x: Tensor, attention: Tensor) -> Tensor:
+        """Return T(x) + lambda A(x); where T is a matrix product, it begins with lambda A(x)."""
+        # Without a shift the result is that of the plain convolution, bit for bit.
+        if attention.dtype == x.dtype and self.product_pays(x) and attention.any():
+            return self.product(x, attention)
+        return self.combine(self.trunk(x), attention)
+
     def combine(self, trunk: Tensor, attention: Tensor) -> Tensor:
         """Return T(x) + lambda A(x), in the dtype of the trunk."""
         if self.place == 'before_norm':

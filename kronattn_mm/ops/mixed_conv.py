@@ -8,16 +8,21 @@ holds more than one image; here the batch becomes the groups of one grouped conv
 Cost beside the convolution, for one image: K times the weights of the convolution, for mixing.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from .backend import backend
+from .checks import eager_on_cpu, needs_gradient
 
-def mix_kernels(coefficients: Tensor, kernels: Tensor) -> Tensor:
+
+def mix_kernels(coefficients: Tensor, kernels: Tensor | Sequence[Tensor]) -> Tensor:
     """Return sum_k coefficients[b, k] kernels[k].
 
     Args:
         coefficients (Tensor): ``(N, K)``.
-        kernels (Tensor): ``(K, *)``, weights or biases.
+        kernels (Tensor or Sequence[Tensor]): K weights or biases of one shape, or ``(K, *)``.
 
     Returns:
         Tensor: ``(N, *)``.
@@ -25,16 +30,26 @@ def mix_kernels(coefficients: Tensor, kernels: Tensor) -> Tensor:
     Raises:
         ValueError: If the numbers of kernels differ.
     """
-    if coefficients.dim() != 2 or coefficients.shape[1] != kernels.shape[0]:
+    if coefficients.dim() != 2 or coefficients.shape[1] != len(kernels):
         raise ValueError(
-            f'coefficients must be (N, {kernels.shape[0]}) for {kernels.shape[0]} '
+            f'coefficients must be (N, {len(kernels)}) for {len(kernels)} '
             f'kernels, got {tuple(coefficients.shape)}'
         )
-    return (
-        (coefficients @ kernels.flatten(1)).unflatten(1, kernels.shape[1:])
-        if kernels.dim() > 2
-        else coefficients @ kernels
-    )
+    if (
+        backend() != 'reference'
+        and eager_on_cpu(coefficients, kernels[0])
+        and coefficients.shape[0] == 1
+        and not needs_gradient(coefficients, *kernels)
+    ):
+        # For one image, putting the kernels side by side would take longer than the sum.
+        first, *others = coefficients.tolist()[0]
+        mixed = kernels[0] * first
+        for share, kernel in zip(others, kernels[1:], strict=True):
+            mixed.add_(kernel, alpha=share)
+        return mixed[None]
+    if not isinstance(kernels, Tensor):
+        kernels = torch.stack(tuple(kernels))
+    return (coefficients @ kernels.flatten(1)).unflatten(1, kernels.shape[1:])
 
 
 def pointwise_convolution_by_image(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -48,7 +63,17 @@ def pointwise_convolution_by_image(x: Tensor, weight: Tensor, bias: Tensor | Non
     Returns:
         Tensor: ``(N, C_out, H, W)``.
     """
-    out = torch.bmm(weight.flatten(2), x.flatten(2))
-    if bias is not None:
-        out = out + bias[:, :, None]
+    weight, tokens = weight.flatten(2), x.flatten(2)
+    start = None if bias is None else bias[:, :, None]
+    if eager_on_cpu(x, weight):
+        if start is None:
+            # All threads share in filling fresh memory, where the product alone leaves it to one.
+            start = x.new_zeros(1, 1, 1)
+        if x.shape[0] == 1:
+            product = torch.addmm(start[0], weight[0], tokens[0])
+            return product.view(1, -1, *x.shape[2:])
+    if start is None:
+        out = torch.bmm(weight, tokens)
+    else:
+        out = torch.baddbmm(start, weight, tokens)
     return out.unflatten(2, x.shape[2:])

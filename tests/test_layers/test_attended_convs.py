@@ -19,6 +19,7 @@ from kronattn_mm.layers import (
     SqueezeExcite2d,
     SqueezeExciteConv2d,
 )
+from kronattn_mm.ops import use_backend
 
 GEOMETRIES = [
     dict(out_channels=4, kernel_size=1),
@@ -284,6 +285,27 @@ class AttendedConvTester(BranchTester):
         synced = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(layer))
         torch.testing.assert_close(revert_sync_batchnorm(synced)(x), wanted)
 
+    @pytest.mark.parametrize('bias', [True, False])
+    @pytest.mark.parametrize('batch', [1, 3])
+    def test_pointwise_on_large_maps(self, bias, batch):
+        """Where a matrix product takes the convolution's place, nothing changes but rounding."""
+        layer = self.build_active(dict(out_channels=4, kernel_size=1, bias=bias)).double().eval()
+        x = self.input((12, 13), batch, torch.float64)
+        wanted = np.stack([self.reference(layer, image) for image in x.numpy()])
+        with torch.no_grad():
+            actual = layer(x).numpy()
+        assert np.abs(actual - wanted).max() < 1e-12 * np.abs(wanted).max()
+        weight = torch.randn(batch, 4, 12, 13)
+        results = {}
+        for name, dtype in (('reference', torch.float64), ('auto', torch.float32)):
+            layer, data = layer.to(dtype), x.detach().clone().to(dtype).requires_grad_()
+            with use_backend(name):
+                (layer(data) * weight.to(dtype)).sum().backward()
+            results[name] = [data.grad.double()] + [p.grad.double() for p in layer.parameters()]
+            layer.zero_grad(set_to_none=True)
+        for exact, single in zip(results['reference'], results['auto'], strict=True):
+            assert (exact - single).abs().max() <= 1e-4 * exact.abs().max()
+
     @pytest.mark.parametrize('geometry', GEOMETRIES[1:])
     def test_every_geometry(self, geometry):
         layer = self.build_active(geometry).double().eval()
@@ -345,6 +367,23 @@ class TestShiftBalanceConv2d(AttendedConvTester):
             # and it does not stay there
             layer(x).square().sum().backward()
             assert layer.attention.lambda_.grad.abs().max() > 0
+
+    def test_lambda_of_zero_is_the_plain_convolution_on_large_maps(self):
+        layer = self.build(dict(lambda_init=0.0))
+        x = self.input((16, 16))
+        assert torch.equal(layer(x), self.plain(layer)(x))
+
+    def test_the_shift_takes_no_pass_of_its_own(self):
+        layer = self.build(dict(bias=False)).eval()
+        for shape, calls in (((16, 16), 0), ((5, 5), 1)):
+            with torch.profiler.profile() as profile, torch.no_grad():
+                layer(self.input(shape))
+            counts = {event.key: event.count for event in profile.key_averages()}
+            assert counts.get('aten::add_', 0) == calls
+            assert counts.get('aten::conv2d', 0) == calls
+        with use_backend('reference'), torch.profiler.profile() as profile, torch.no_grad():
+            layer(self.input((16, 16)))
+        assert 'aten::conv2d' in {event.key for event in profile.key_averages()}
 
     def test_lambda_starts_where_it_is_told(self):
         assert torch.equal(self.build().attention.lambda_.detach(), torch.full((4,), 0.1))
