@@ -24,6 +24,8 @@ COMMANDS = {
     'inspect': ('kronattn_mm.cli.inspect_file', 'what a small file or a checkpoint holds'),
     'strip': ('kronattn_mm.cli.strip', 'a checkpoint without its inserted layers'),
     'convert': ('kronattn_mm.cli.convert', 'checkpoints to other names or another attention'),
+    'export': ('kronattn_mm.cli.export', 'a trained model as an ONNX file that is proved equal'),
+    'support': ('kronattn_mm.cli.support', 'which layer works in which form, and how exactly'),
     'ablate': ('kronattn_mm.cli.ablate', 'what each inserted layer contributes'),
     'bench': ('kronattn_mm.cli.bench', 'time and memory of operators or networks, side by side'),
 }
