@@ -140,10 +140,11 @@ def test_schedule_and_data_are_the_papers() -> None:
         ('VOCDataset', 'VOC2012/ImageSets/Main/trainval.txt'),
     ]
     assert config.test_dataloader.dataset.ann_file == 'VOC2007/ImageSets/Main/test.txt'
-    assert (config.test_evaluator.type, config.test_evaluator.eval_mode) == (
-        'VOCMetric',
-        '11points',
-    )
+    assert (config.val_evaluator.type, config.val_evaluator.eval_mode) == ('VOCMetric', '11points')
+    assert [(each.eval_mode, each.prefix) for each in config.test_evaluator] == [
+        ('11points', 'pascal_voc'),
+        ('area', 'pascal_voc_area'),
+    ]
 
 
 def test_every_object_has_a_prior_and_negatives_are_three_to_one() -> None:

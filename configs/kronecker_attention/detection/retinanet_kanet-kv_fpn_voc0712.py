@@ -23,3 +23,8 @@ model = dict(
     ),
     neck=dict(in_channels=[32, 96, 320], start_level=0),
 )
+# Both figures that are called mAP, as in configs/_base_/datasets/voc0712.py.
+test_evaluator = [
+    dict(type='VOCMetric', metric='mAP', eval_mode='11points', prefix='pascal_voc'),
+    dict(type='VOCMetric', metric='mAP', eval_mode='area', prefix='pascal_voc_area'),
+]

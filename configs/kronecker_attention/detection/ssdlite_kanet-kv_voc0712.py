@@ -5,7 +5,7 @@
 #
 # No weights of KANet have been published; `checkpoint` is what the classification config trains.
 # `--cfg-options model.backbone.init_cfg=None` starts from Xavier initialisation.
-_base_ = ['mmdet::_base_/datasets/voc0712.py', 'mmdet::_base_/default_runtime.py']
+_base_ = ['../../_base_/datasets/voc0712.py', 'mmdet::_base_/default_runtime.py']
 
 custom_imports = dict(imports=['kronattn_mm'], allow_failed_imports=False)
 checkpoint = 'work_dirs/kanet-kv_8xb64-150e_in1k/epoch_150.pth'

@@ -12,3 +12,8 @@ model = dict(
     ),
     bbox_head=dict(type='kronattn_mm.SSDHead'),
 )
+# Both figures that are called mAP, as in configs/_base_/datasets/voc0712.py.
+test_evaluator = [
+    dict(type='VOCMetric', metric='mAP', eval_mode='11points', prefix='pascal_voc'),
+    dict(type='VOCMetric', metric='mAP', eval_mode='area', prefix='pascal_voc_area'),
+]

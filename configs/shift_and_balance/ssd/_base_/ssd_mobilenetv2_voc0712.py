@@ -4,7 +4,7 @@
 #
 # The paper does not say what its backbones start from; pytorch-ssd starts from ImageNet weights.
 # Here they start from nothing until a checkpoint is given (README.md, "Weights").
-_base_ = ['mmdet::_base_/datasets/voc0712.py', 'mmdet::_base_/default_runtime.py']
+_base_ = ['../../../_base_/datasets/voc0712.py', 'mmdet::_base_/default_runtime.py']
 
 custom_imports = dict(imports=['kronattn_mm'], allow_failed_imports=False)
 input_size = 300
