@@ -67,6 +67,15 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager:
     return contextlib.nullcontext()
 
 
+def in_graph() -> bool:
+    """Say whether operators are traced, compiled, exported or transformed rather than just run."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+    )
+
+
 def eager_on_cpu(*tensors: Tensor) -> bool:
     """Say whether an operator may run in loops, and in memory that it writes over, on these.
 
@@ -74,12 +83,7 @@ def eager_on_cpu(*tensors: Tensor) -> bool:
     loops; counters of operations work with tensors of other types; half precision and what autocast
     makes of the parts of a loop need more care than the straightforward forms do.
     """
-    if (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._are_functorch_transforms_active()
-        or torch.is_autocast_enabled('cpu')
-    ):
+    if in_graph() or torch.is_autocast_enabled('cpu'):
         return False
     dtype = tensors[0].dtype
     if dtype not in (torch.float32, torch.float64):

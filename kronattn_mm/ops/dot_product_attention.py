@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .backend import backend
-from .checks import check_attention_inputs, eager_on_cpu, needs_gradient, without_autocast
+from .checks import check_attention_inputs, eager_on_cpu, in_graph, needs_gradient, without_autocast
 
 # Similarities of more bytes than the first are computed in blocks of the second, which stays in
 # cores' own caches; below, several small products cost more than they save.
@@ -87,10 +87,11 @@ def _in_turns(query: Tensor, key: Tensor, value: Tensor) -> bool:
     Training keeps the similarities for its backward pass, so that turns would save nothing.
     """
     return (
-        backend() != 'reference'
-        and eager_on_cpu(query, key, value)
-        and not needs_gradient(query, key, value)
+        not in_graph()
         and _bytes_of_one_query(query, key) * query.shape[-1] > _SPLIT_BYTES
+        and not needs_gradient(query, key, value)
+        and backend() != 'reference'
+        and eager_on_cpu(query, key, value)
     )
 
 

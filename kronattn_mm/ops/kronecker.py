@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from .backend import backend
-from .checks import eager_on_cpu, needs_gradient
+from .checks import eager_on_cpu, in_graph, needs_gradient
 
 # Bytes of the map that are worked on at a time. They stay in the last cache, which cores share;
 # pieces for a core's own cost more in calls than they save.
@@ -120,9 +120,11 @@ def _terms(o: Tensor, spatial_shape: tuple[int, ...]) -> list[Tensor]:
     """Each axis's block, the first axis's first, ``(N, C, *)`` with ones for the other axes."""
     terms = []
     for axis, block in enumerate(reversed(o.split(spatial_shape[::-1], dim=-1))):
-        ones = [1] * (len(spatial_shape) - 1)
-        ones.insert(axis, spatial_shape[axis])
-        terms.append(block.reshape(*o.shape[:2], *ones))
+        for _ in range(axis):
+            block = block.unsqueeze(2)
+        for _ in range(len(spatial_shape) - 1 - axis):
+            block = block.unsqueeze(-1)
+        terms.append(block)
     return terms
 
 
@@ -149,12 +151,16 @@ def _blocks(x: Tensor, average: bool) -> list[Tensor]:
 
 def _by_planes(spatial_shape: Sequence[int], *tensors: Tensor) -> bool:
     """Say whether a map of this size is worked on in chunks of planes, or has such a gradient."""
-    if backend() == 'reference' or len(spatial_shape) < 2 or not eager_on_cpu(*tensors):
+    if in_graph() or len(spatial_shape) < 2:
         return False
     size = _bytes_of_map(tensors[0], spatial_shape)
-    if size == 0 or not all(tensor.is_contiguous() for tensor in tensors):
+    if size <= (0 if needs_gradient(*tensors) else _CHUNK_BYTES):
         return False
-    return size > _CHUNK_BYTES or needs_gradient(*tensors)
+    return (
+        backend() != 'reference'
+        and eager_on_cpu(*tensors)
+        and all(tensor.is_contiguous() for tensor in tensors)
+    )
 
 
 def _bytes_of_map(like: Tensor, spatial_shape: Sequence[int]) -> int:
@@ -199,12 +205,16 @@ class _OuterSum(torch.autograd.Function):
 
 
 def _read_once(x: Tensor, average: bool) -> Tensor:
-    planes = x.flatten(0, 1).unsqueeze(0)
-    parts = [_blocks(planes[:, part], average) for part in _chunks(x)]
-    if len(parts) > 1:
-        blocks = [torch.cat(of_axis, dim=1) for of_axis in zip(*parts, strict=True)]
-    else:
-        blocks = parts[0]
+    planes = x.flatten(0, 1)
+    axes = range(1, planes.dim())
+    blocks = [planes.new_empty(planes.shape[0], planes.shape[axis]) for axis in reversed(axes)]
+    others = [[axis for axis in axes if axis != kept] for kept in reversed(axes)]
+    for part in _chunks(x):
+        for block, summed in zip(blocks, others, strict=True):
+            torch.sum(planes[part], summed, out=block[part])
+    if average:
+        for block, summed in zip(blocks, others, strict=True):
+            block.div_(math.prod(planes.shape[axis] for axis in summed))
     return torch.cat(blocks, dim=-1).view(*x.shape[:2], -1)
 
 
