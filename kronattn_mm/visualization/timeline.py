@@ -10,6 +10,7 @@ from ..datasets.clip_transforms import read_frame
 
 # Colours that are told apart with any sight, then again with hatching.
 _COLOURS = ('#0b5394', '#c2500a', '#3d8c40', '#7b4fa3', '#8a6d1b', '#3a9ab2', '#b03060', '#555555')
+_WIDTH = 11  # of the strip of frames, inches
 
 
 def draw_timeline(
@@ -38,22 +39,25 @@ def draw_timeline(
     shown = found['scores'] >= score_threshold
     rows = _rows(found['segments'][shown])
     depth = max(rows, default=0) + 1
-    figure = Figure((12, 2.0 + 0.28 * depth), dpi=100, layout='constrained')
+    # Frames share the axis of time: each is from the middle of the stretch that it stands over.
+    indices = ((np.arange(frames) + 0.5) * meta['num_frames'] / frames).astype(int)
+    strip = np.hstack([read_frame(meta, index)[..., ::-1] for index in indices])
+    heights = (_WIDTH * strip.shape[0] / strip.shape[1], 0.6 + 0.28 * depth)  # inches
+    figure = Figure((_WIDTH + 1, sum(heights) + 0.7), dpi=100, layout='constrained')
     canvas = FigureCanvasAgg(figure)
-    top, below = figure.subplots(2, 1, height_ratios=[1.1, 0.9 + 0.28 * depth])
-    indices = np.linspace(0, meta['num_frames'] - 1, frames).round().astype(int)
-    top.imshow(np.hstack([read_frame(meta, index)[..., ::-1] for index in indices]))
+    top, below = figure.subplots(2, 1, height_ratios=heights, sharex=True)
+    top.imshow(strip, extent=(0, duration, 0, 1), aspect='auto')
     top.set_axis_off()
     top.set_title(meta['video'], loc='left', fontsize=10)
 
     truth = meta['truth']
     for segment, label in zip(truth['segments'], truth['labels'], strict=True):
-        _bar(below, segment, 0, classes, label, classes[label], alpha=1.0)
+        _bar(below, segment, 0, label, classes[label], strength=1.0)
     for segment, label, score, row in zip(
         found['segments'][shown], found['labels'][shown], found['scores'][shown], rows, strict=True
     ):
         text = f'{classes[label]} {score:.2f}'
-        _bar(below, segment, 1.3 + row, classes, label, text, alpha=0.35 + 0.65 * float(score))
+        _bar(below, segment, 1.3 + row, label, text, strength=0.2 + 0.5 * float(score))
     below.set_xlim(0, duration)
     below.set_ylim(1.3 + depth - 0.4, -0.6)
     below.set_yticks([0, 1.3], ['true', f'found,\nscore ≥ {score_threshold:g}'], fontsize=8)
@@ -64,13 +68,7 @@ def draw_timeline(
 
 
 def _bar(
-    axes: Any,
-    segment: np.ndarray,
-    height: float,
-    classes: Sequence[str],
-    label: int,
-    text: str,
-    alpha: float,
+    axes: Any, segment: np.ndarray, height: float, label: int, text: str, strength: float
 ) -> None:
     start, end = map(float, segment)
     axes.barh(
@@ -80,9 +78,18 @@ def _bar(
         height=0.8,
         color=_COLOURS[label % len(_COLOURS)],
         hatch='' if label < len(_COLOURS) else '//',
-        alpha=alpha,
+        alpha=strength,
     )
-    axes.text((start + end) / 2, height, text, ha='center', va='center', fontsize=7, clip_on=True)
+    axes.text(
+        (start + end) / 2,
+        height,
+        text,
+        color='white' if strength == 1 else 'black',
+        ha='center',
+        va='center',
+        fontsize=7,
+        clip_on=True,
+    )
 
 
 def _rows(segments: np.ndarray) -> list[int]:
