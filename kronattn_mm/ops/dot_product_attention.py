@@ -73,12 +73,14 @@ def _attend(
     normalization: str,
     coefficient_transform: Callable[[Tensor], Tensor] | None,
 ) -> Tensor:
-    similarity = query.transpose(-2, -1) @ key
+    # Without heads this is what matmul comes to, and small maps feel how it gets there.
+    product = torch.bmm if query.dim() == 3 else torch.matmul
+    similarity = product(query.mT, key)
     if coefficient_transform is not None:
         similarity = coefficient_transform(similarity)
     if normalization == 'softmax':
         similarity = similarity.softmax(dim=-1)
-    return value @ similarity.transpose(-2, -1)
+    return product(value, similarity.mT)
 
 
 def _in_turns(query: Tensor, key: Tensor, value: Tensor) -> bool:

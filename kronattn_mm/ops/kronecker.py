@@ -117,12 +117,15 @@ def outer_sum(o: Tensor, spatial_shape: Sequence[int], residual: Tensor | None =
 
 
 def _terms(o: Tensor, spatial_shape: tuple[int, ...]) -> list[Tensor]:
-    """Each axis's block, the first axis's first, ``(N, C, *)`` with ones for the other axes."""
+    """Each axis's block, the last axis's first, ``(N, C, *)`` with ones for the other axes.
+
+    Sums that begin with the vector that lies along the rows in memory are the fastest.
+    """
     terms = []
-    for axis, block in enumerate(reversed(o.split(spatial_shape[::-1], dim=-1))):
-        for _ in range(axis):
+    for after, block in enumerate(o.split(spatial_shape[::-1], dim=-1)):
+        for _ in range(len(spatial_shape) - 1 - after):
             block = block.unsqueeze(2)
-        for _ in range(len(spatial_shape) - 1 - axis):
+        for _ in range(after):
             block = block.unsqueeze(-1)
         terms.append(block)
     return terms
