@@ -108,7 +108,14 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def _inputs(module: nn.Module, arguments: dict[str, Any]) -> Iterator[Any]:
-    """Yield inputs that modules of the OpenMMLab libraries take, the likeliest first."""
+    """Yield inputs that modules of the OpenMMLab libraries take, the likeliest first.
+
+    A module that takes something else, or for which the usual sizes are too much, says what it
+    takes by a method ``example_inputs`` of its own.
+    """
+    if hasattr(module, 'example_inputs'):
+        yield from module.example_inputs()
+        return
     parameter = next(module.parameters(), torch.zeros(()))
     channels = arguments.get('in_channels')
     if channels is None and isinstance(getattr(module, 'in_channels', None), (tuple, list)):
