@@ -6,8 +6,9 @@ initialisation; the reprojection starts at zero (``zero_init``), which the paper
 See :mod:`.attention_block` for the other deviations.
 
 Cost for n positions, multiply-accumulates: n d (2 d_k + 2 d_v) + 2 n d_k d_v / heads, or fewer
-where :mod:`kronattn_mm.ops.regrouped` groups the products otherwise; its result is the same but for
-rounding. ``kronattn_mm.ops.use_backend('reference')`` keeps to the form written here.
+where :mod:`kronattn_mm.ops.regrouped` groups the products otherwise, or on a CUDA device
+:mod:`kronattn_mm.ops.triton`; the result is the same but for rounding.
+``kronattn_mm.ops.use_backend('reference')`` keeps to the form written here.
 """
 
 from torch import Tensor, nn
@@ -82,10 +83,10 @@ class _EfficientAttention(AttentionBlock):
         name = backend()
         if name not in ('auto', 'triton') or (name == 'auto' and x.device.type != 'cuda'):
             return False
-        dtypes = {conv.weight.dtype for conv in self._projections()}
         if not self._reads_weights():
             reason = 'a projection has hooks, or another module is in its place'
         else:
+            dtypes = {conv.weight.dtype for conv in self._projections()}
             sizes = self.key_channels, self.value_channels, self.num_heads
             reason = why_not(x, dtypes, *sizes, trial=name == 'auto')
         operator = f'{type(self).__name__} on {x.device.type}'
@@ -102,16 +103,11 @@ class _EfficientAttention(AttentionBlock):
         name = backend()
         if name == 'reference' or not may_regroup(x) or not self._reads_weights():
             return False
-        if any(conv.weight.dtype != x.dtype for conv in self._projections()):
+        if self.keys.weight.dtype != x.dtype:
             return False
-        if name == 'torch':
-            return True
-        return regrouping_pays(
-            x.shape[2:].numel(),
-            self.in_channels,
-            self.key_channels,
-            self.value_channels,
-            self.num_heads,
+        positions, channels = x.shape[2:].numel(), (self.key_channels, self.value_channels)
+        return name == 'torch' or regrouping_pays(
+            positions, self.in_channels, *channels, self.num_heads
         )
 
 

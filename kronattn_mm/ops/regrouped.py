@@ -25,7 +25,7 @@ from torch import Tensor
 
 from .projections import Projections
 from .tiled import tiled_attention
-from .tiles import TILE
+from .tiles import SMALLEST_DIVIDED
 from .whole_map import whole_map_attention
 
 __all__ = [
@@ -74,7 +74,7 @@ def regrouping_pays(
     On a large map it is not where keys outnumber values: the paper's order has the fewest products
     then, and convolutions do them as fast.
     """
-    if positions < TILE:
+    if positions < SMALLEST_DIVIDED:
         return True
     costs = grouping_costs(positions, channels, key_channels, value_channels, num_heads)
     return costs['inputs'] <= costs['context']
@@ -114,7 +114,7 @@ def regrouped_attention(
         Tensor: Of the shape and memory format of ``x``. A large map's can be differentiated once.
     """
     positions = x.shape[2:].numel()
-    if tile is None and positions < TILE:
+    if tile is None and positions < SMALLEST_DIVIDED:
         costs = grouping_costs(
             positions, x.shape[1], projections.keys.shape[0], projections.values.shape[0], num_heads
         )

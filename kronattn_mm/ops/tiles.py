@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-# Positions in a tile, about. Maps of fewer are not divided.
-TILE = 2048
+# Maps of fewer positions are not divided.
+SMALLEST_DIVIDED = 2048
+# Positions in a tile, about.
+TILE = 1024
 # Tiles that are worked on at once, for each thread: with two, a thread that was held up costs less.
 _TILES_OF_THREAD = 2
 # Numbers in a cache line, in single precision: rows of tiles that begin with one are read faster.
@@ -120,12 +122,12 @@ def divide(images: int, positions: int, threads: int) -> Tiles:
     Args:
         images (int): Images in the batch.
         positions (int): Positions in each.
-        threads (int): Threads that work on them; each gets tiles of at least a quarter of ``TILE``.
+        threads (int): Threads that work on them; each gets tiles of at least half of ``TILE``.
     """
     together = _TILES_OF_THREAD * threads
-    if positions < TILE:
+    if positions < SMALLEST_DIVIDED:
         return Tiles(images, positions, positions, together)
-    together = min(together, 4 * positions // TILE)
+    together = min(together, 2 * positions // TILE)
     steps = max(1, round(positions / (TILE * together)))
     length = positions // (steps * together) // _LINE * _LINE
     return Tiles(images, positions, length, together)

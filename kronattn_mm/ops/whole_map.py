@@ -34,22 +34,22 @@ def whole_map_attention(
     query = _project(projections.queries, tokens, projections.query_bias)
     if softmax:
         key = key.softmax(2)
-        query = query.unflatten(1, (num_heads, -1)).softmax(2).flatten(1, 2)
+        if num_heads == 1:
+            query = query.softmax(1)
+        else:
+            query = query.unflatten(1, (num_heads, -1)).softmax(2).flatten(1, 2)
     else:
         key = key / tokens.shape[2]  # both factors 1/sqrt(n)
 
-    if grouping == 'inputs':
-        mixing = _mixing(tokens, key, projections, num_heads, softmax)
-        out = torch.baddbmm(tokens, mixing, query)
-    else:
-        value = _project(projections.values, tokens, None if softmax else projections.value_bias)
-        attended = _attend(query, key, value, num_heads, grouping)
-        reprojection = projections.reprojection.expand(len(x), -1, -1)
-        out = torch.baddbmm(tokens, reprojection, attended)
-
     bias = projections.reprojection_bias
-    if softmax:  # what the queries weigh adds up to one, so the bias of the values is left over
-        bias = torch.addmv(bias, projections.reprojection, projections.value_bias)
+    if grouping == 'inputs':
+        out = torch.baddbmm(tokens, _mixing(tokens, key, projections, num_heads, softmax), query)
+        if softmax:  # what the queries weigh adds up to one: the bias of the values is left over
+            bias = torch.addmv(bias, projections.reprojection, projections.value_bias)
+    else:
+        value = _project(projections.values, tokens, projections.value_bias)
+        attended = _attend(query, key, value, num_heads, grouping)
+        out = torch.baddbmm(tokens, projections.reprojection.expand(len(x), -1, -1), attended)
     out = (out + bias[:, None] if out.requires_grad else out.add_(bias[:, None])).view(x.shape)
     return out if x.is_contiguous() else torch.empty_like(x).copy_(out)
 
@@ -73,7 +73,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, num_heads: int, grouping:
     # Heads are images to a product: (N, C, n) -> (N heads, C / heads, n).
     shape = value.shape
     query, key, value = (
-        part if num_heads == 1 else part.reshape(len(part) * num_heads, -1, part.shape[2])
+        part if num_heads == 1 else part.unflatten(1, (num_heads, -1)).flatten(0, 1)
         for part in (query, key, value)
     )
     if grouping == 'context':

@@ -17,7 +17,7 @@ from kronattn_mm.ops.regrouped import (
     regrouped_cost,
     regrouping_pays,
 )
-from kronattn_mm.ops.tiles import TILE, Tiles, divide
+from kronattn_mm.ops.tiles import SMALLEST_DIVIDED, Tiles, divide
 from kronattn_mm.ops.whole_map import whole_map_attention
 
 LAYERS = {1: EfficientAttention1d, 2: EfficientAttention2d, 3: EfficientAttention3d}
@@ -47,7 +47,7 @@ def projections(layer):
 def tiled(tile=None):
     """The form in tiles, whatever the size of the map."""
     return lambda layer, x: regrouped_attention(
-        x, projections(layer), layer.num_heads, layer.normalization, tile or TILE
+        x, projections(layer), layer.num_heads, layer.normalization, tile or 1000
     )
 
 
@@ -123,7 +123,7 @@ def test_equals_the_straightforward_form(data):
 def test_equals_the_straightforward_form_on_a_map_of_many_tiles(normalization, heads, images):
     layer = layer_of(normalization=normalization, num_heads=heads)
     x = torch.randn(images, 6, 59, 79, dtype=torch.float64)
-    assert 59 * 79 > 2 * TILE
+    assert 59 * 79 > 2 * SMALLEST_DIVIDED
     assert_equal_results(layer, x, by_backend('auto'))
 
 
