@@ -140,11 +140,14 @@ class Cleared:
         bar: The bar.
         value: The ratio of the medians.
         verdict: ``'aim'``, ``'must'`` or ``'missed'``: the highest that was reached.
+        limit: The gain that a form as fast as the floor would have, or the cost of one; None
+            without a floor.
     """
 
     bar: Bar
     value: float
     verdict: str
+    limit: float | None = None
 
 
 def run_contest(
@@ -201,7 +204,11 @@ def judge(contest: Contest, figures: Mapping[str, Figures]) -> list[Cleared]:
         value = above / below
         sign = 1 if bar.at_least else -1
         reached = [name for name in ('aim', 'must') if sign * value >= sign * getattr(bar, name)]
-        judged.append(Cleared(bar, value, reached[0] if reached else 'missed'))
+        limit = None
+        if bar.figure == 'time' and FLOOR in figures and FLOOR != bar.denominator:
+            floor = figures[FLOOR].time.wall
+            limit = above / floor if bar.at_least else floor / below
+        judged.append(Cleared(bar, value, reached[0] if reached else 'missed', limit))
     return judged
 
 

@@ -59,12 +59,13 @@ def bars_text(results: Sequence[Result]) -> str:
             f'{cleared.value:.3g}x',
             _bar(cleared, 'must'),
             _bar(cleared, 'aim'),
+            _limit(cleared),
             cleared.verdict,
         ]
         for result in results
         for cleared in result.cleared
     ]
-    return plain_table(['what', 'measured', 'must', 'aim', 'reached'], rows, left=1)
+    return plain_table(['what', 'measured', 'must', 'aim', 'floor', 'reached'], rows, left=1)
 
 
 def bars_markdown(results: Sequence[Result], kept: Sequence[Result]) -> str:
@@ -80,10 +81,12 @@ def bars_markdown(results: Sequence[Result], kept: Sequence[Result]) -> str:
                     f'{cleared.value:.3g}x',
                     _bar(cleared, 'must'),
                     _bar(cleared, 'aim'),
+                    _limit(cleared),
                     {'aim': 'aim reached', 'must': 'must reached', 'missed': '**missed**'}[
                         cleared.verdict
                     ],
                     _NONE if beside is None else f'{beside.value:.3g}x',
+                    _NONE if beside is None else _limit(beside),
                 ]
             )
     return _markdown(
@@ -165,6 +168,10 @@ def _rate(name: str, wall: float) -> str | None:
 def _bar(cleared: Cleared, name: str) -> str:
     sign = '>=' if cleared.bar.at_least else '<='
     return f'{sign} {getattr(cleared.bar, name):g}x'
+
+
+def _limit(cleared: Cleared) -> str:
+    return _NONE if cleared.limit is None else f'{cleared.limit:.3g}x'
 
 
 def _amount(value: int | None) -> str:

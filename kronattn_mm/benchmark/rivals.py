@@ -5,6 +5,7 @@ convolution; ``NonLocal`` and ``SDPA`` build n x n similarities, or go through t
 out above a number that would take gigabytes or minutes.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -77,8 +78,8 @@ def build_layer(name: str, channels: int, arguments: dict[str, Any]) -> nn.Modul
         defaults = dict(out_channels=channels, kernel_size=kernel)
         if isinstance(kernel, int):
             defaults['padding'] = kernel // 2
-    elif not name.startswith(('ShiftBalance', 'SqueezeExcite')):
-        defaults = dict(zero_init=False)
+    if 'zero_init' in inspect.signature(cls).parameters:
+        defaults['zero_init'] = False
     return cls(channels, **{**defaults, **arguments})
 
 
@@ -140,13 +141,15 @@ def enter_layer(
         members.append(_contestant(name, block, x, training))
     if 'static' in rivals:
         members.append(_contestant('static', _static(layer, x), x, training))
-    return Entry(
-        members, _needs(layer, x) if 'floor' in rivals and not training else None
-    ), left_out
+    return Entry(members, _needs(layer, x, training) if 'floor' in rivals else None), left_out
 
 
 def pass_of(
-    module: Callable[[Tensor], Tensor], x: Tensor, training: bool, backend: str = 'auto'
+    module: Callable[[Tensor], Tensor],
+    x: Tensor,
+    training: bool,
+    backend: str = 'auto',
+    weights: nn.Module | None = None,
 ) -> Callable[[], Any]:
     """Return a function that runs a module forward, or forward and backward.
 
@@ -155,7 +158,10 @@ def pass_of(
         x (Tensor): Its input.
         training (bool): With a backward pass down to the input.
         backend (str): Of :func:`kronattn_mm.ops.use_backend`. Defaults to ``'auto'``.
+        weights (nn.Module, optional): Whose gradients are dropped after each pass. Defaults to
+            ``module``.
     """
+    weights = module if weights is None else weights
 
     def forward() -> Tensor:
         with torch.no_grad(), use_backend(backend):
@@ -171,8 +177,7 @@ def pass_of(
         with use_backend(backend):
             module(x).backward(gradient)
         x.grad = None
-        if isinstance(module, nn.Module):
-            module.zero_grad(set_to_none=True)
+        weights.zero_grad(set_to_none=True)
 
     return forward_and_backward
 
@@ -220,12 +225,15 @@ def _static(layer: nn.Module, x: Tensor) -> nn.Module:
     return conv.to(x.device, x.dtype)
 
 
-def _needs(layer: nn.Module, x: Tensor) -> Needs:
+def _needs(layer: nn.Module, x: Tensor, training: bool) -> Needs:
+    n, passes = math.prod(x.shape[2:]), 1
+    if training:  # each product has two in the backward pass
+        passes = 3
     if isinstance(layer, AttentionBlock) and type(layer).__name__.startswith('EfficientAttention'):
-        n = math.prod(x.shape[2:])
         macc = regrouped_cost(
             n, layer.in_channels, layer.key_channels, layer.value_channels, layer.num_heads
         )
-        return Needs(x.shape[0] * macc, x, 2 * x.shape[0] * n * layer.key_channels)
+        exponentials = 2 * x.shape[0] * n * layer.key_channels
+        return Needs(passes * x.shape[0] * macc, x, exponentials)
     with use_backend('reference'):
-        return Needs(x.shape[0] * executed_cost(layer, x.shape).macc, x)
+        return Needs(passes * x.shape[0] * executed_cost(layer, x.shape).macc, x)

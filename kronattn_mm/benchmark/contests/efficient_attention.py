@@ -8,14 +8,17 @@ pyramid for pictures of 448 x 640, 896 x 1280 and 1792 x 2560 at stride 8, and s
 import torch
 
 from ...layers import EfficientAttention2d
-from ..contest import FLOOR, Bar, Contest, Entry
-from ..rivals import OURS, build_layer, enter_layer
+from ...ops.projections import Projections
+from ...ops.whole_map import whole_map_attention
+from ..contest import FLOOR, Bar, Contest, Contestant, Entry
+from ..rivals import OURS, build_layer, enter_layer, pass_of
 
 _CHANNELS = 256
 _FORWARD = {(56, 80): (2.2, 2.5), (112, 160): (2.2, 2.5), (224, 320): (2.5, 3.0)}
 _TRAINING = {(56, 80): (1.3, 1.6), (112, 160): (1.4, 1.8), (224, 320): (2.0, 2.2)}
 _SMALL = ((7, 7), (10, 10), (14, 14), (14, 20), (20, 28), (28, 40))
 _INNER = 128
+_KEPT = 'maps kept'
 
 
 def _map(size: tuple[int, int], device: str) -> torch.Tensor:
@@ -57,9 +60,10 @@ def _training(size: tuple[int, int]) -> Contest:
     return Contest(
         f'ea-training-{size[0]}x{size[1]}',
         f'efficient attention, forward + backward, {_name(size)}',
-        lambda device: _enter(size, True, ['straightforward', 'compiled'], device),
+        lambda device: _enter_training(size, device),
         (
             Bar(what, 'straightforward', OURS, must, aim),
+            Bar(f'{what}, over keeping the maps', OURS, _KEPT, 1.2, 1.0, at_least=False),
             Bar(
                 f'EA bytes kept for backward, {_name(size)}',
                 OURS,
@@ -71,6 +75,28 @@ def _training(size: tuple[int, int]) -> Contest:
             ),
         ),
     )
+
+
+def _enter_training(size: tuple[int, int], device: str) -> Entry:
+    layer, x = _layer(device), _map(size, device)
+    entry, _ = enter_layer(layer, x, ['straightforward', 'compiled', 'floor'], training=True)
+    return Entry([*entry.contestants, _keeping_maps(layer, x)], entry.needs)
+
+
+def _keeping_maps(layer: EfficientAttention2d, x: torch.Tensor) -> Contestant:
+    """The same grouping on the whole map, differentiated by autograd, which keeps the maps."""
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        weights = (
+            tensor
+            for conv in layer._projections()
+            for tensor in (conv.weight.flatten(1), conv.bias)
+        )
+        projections = Projections(*weights)
+        return whole_map_attention(x, projections, layer.num_heads, layer.normalization, 'inputs')
+
+    run = pass_of(attend, x, training=True, weights=layer)
+    return Contestant(_KEPT, run, (x, *layer.parameters()), training=True)
 
 
 def _small(size: tuple[int, int], training: bool) -> Contest:
@@ -101,9 +127,9 @@ _NON_LOCAL = Contest(
     ),
 )
 
+# From small to large: glibc decides by the largest block that was freed which blocks it keeps.
 EFFICIENT_ATTENTION = (
-    *map(_forward, _FORWARD),
-    *map(_training, _TRAINING),
     *(_small(size, training) for size in _SMALL for training in (False, True)),
     _NON_LOCAL,
+    *(contest(size) for size in _FORWARD for contest in (_forward, _training)),
 )
