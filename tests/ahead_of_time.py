@@ -18,6 +18,7 @@ class Compiled(NamedTuple):
     shared: int
     registers: int
     spilled: int  # bytes of a thread that lie in memory instead of registers
+    tensor_cores: bool  # whether they multiply
 
 
 class Recorder:
@@ -32,6 +33,7 @@ class Recorder:
 
 def compile_for(kernel: Any, args: tuple, constants: dict[str, Any], capability: int) -> Compiled:
     """Compile a kernel for a card as a launch with these arguments would."""
+    constants = dict(constants)
     options = {k: constants.pop(k) for k in ('num_warps', 'num_stages') if k in constants}
     values = {**dict(zip(kernel.arg_names, args, strict=False)), **constants}
     signature, fixed, attributes = {}, {}, {}
@@ -48,7 +50,8 @@ def compile_for(kernel: Any, args: tuple, constants: dict[str, Any], capability:
             attributes[(place,)] = [['tt.divisibility', 16]]
     source = ASTSource(kernel, signature, fixed, attributes)
     result = triton.compile(source, target=GPUTarget('cuda', capability, 32), options=options)
-    return Compiled(result.metadata.shared, *_registers(result.asm['cubin']))
+    tensor_cores = 'mma' in result.asm['ptx']
+    return Compiled(result.metadata.shared, *_registers(result.asm['cubin']), tensor_cores)
 
 
 _TYPES = {torch.float16: '*fp16', torch.bfloat16: '*bf16', torch.float32: '*fp32'}

@@ -8,9 +8,13 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from ..checks import in_graph
+
 # A program holds so many rows of keys, or of values, in its registers.
 MOST_ROWS = 128
+_OLDEST_TRITON = (3, 5)  # where loops can be told not to keep what does not change in registers
 _OLDEST_CARD = (8, 0)  # bfloat16 and TF32 products
+_INTERPRETER_MULTIPLIES_BFLOAT16 = False  # of triton 3.7: it multiplies their bits as integers
 
 
 def interpreted() -> bool:
@@ -20,8 +24,11 @@ def interpreted() -> bool:
 
 def missing() -> str | None:
     """Return what keeps Triton's kernels from running on this machine, if anything does."""
-    if not _installed():
+    version = _version()
+    if version is None:
         return 'the package triton is not installed (pip install triton)'
+    if tuple(map(int, version.split('.')[:2])) < _OLDEST_TRITON:
+        return f'triton is {version}, and the kernels need 3.5 (that of torch 2.9) or newer'
     if not interpreted() and not torch.cuda.is_available():
         return (
             'torch sees no CUDA device (TRITON_INTERPRET=1 runs the kernels on the CPU, slowly, '
@@ -78,11 +85,7 @@ def why_not(
 def _not_this_tensor(x: Tensor) -> str | None:
     if type(x) not in (Tensor, torch.nn.Parameter):
         return f'the input is a {type(x).__name__}, not a plain tensor'
-    if (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._are_functorch_transforms_active()
-    ):
+    if in_graph():
         return 'a graph is being traced, or a transformation of torch.func is active'
     if interpreted():
         if x.device.type != 'cpu':
@@ -107,7 +110,8 @@ def _not_these_numbers(x: Tensor, weight_dtypes: set[torch.dtype]) -> str | None
         if numbers not in (torch.float16, torch.bfloat16, torch.float32):
             return f'the input or a weight is {str(numbers).removeprefix("torch.")}'
     if interpreted() and torch.bfloat16 in (x.dtype, dtype):
-        return "Triton's interpreter multiplies bfloat16 numbers wrongly"
+        if not _INTERPRETER_MULTIPLIES_BFLOAT16:
+            return "Triton's interpreter multiplies bfloat16 numbers wrongly"
     if not torch.is_autocast_enabled(x.device.type) and weight_dtypes != {x.dtype}:
         return 'input and weights have different dtypes, and autocast is off'
     return None
@@ -125,8 +129,12 @@ def padded_keys(key_channels: int, num_heads: int) -> int:
 
 
 @functools.cache
-def _installed() -> bool:
-    return importlib.util.find_spec('triton') is not None
+def _version() -> str | None:
+    if importlib.util.find_spec('triton') is None:
+        return None
+    import triton
+
+    return triton.__version__
 
 
 @functools.cache

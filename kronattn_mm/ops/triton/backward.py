@@ -17,7 +17,8 @@ P = K / n and dK = (dA^T X + b_v^T dG) / n.
 Neither kernel keeps a map: queries, keys and their gradients are formed anew for each tile. Sums
 over positions are written for each part and added up afterwards, in the same order in each run: no
 atomics. A program accumulates only ``OWN`` channels of the gradients of weights, so that they fit
-its registers; programs of other channels read the same tiles at the same time, from cache.
+its registers; programs of other channels read the same tiles at the same time, from cache. For the
+same reason loops over tiles leave addresses and loads of weights where they are (``disable_licm``).
 
 Cost, multiply-accumulates, for C = d / OWN: first kernel n d d_k (2 C + 2), second
 n d d_k (4 C + 5).
@@ -29,6 +30,8 @@ import triton
 import triton.language as tl
 
 from .tiles import dot, key_rows, load_matrix, load_tile, query_tile, softmax_over_channels_backward
+
+__all__ = ['key_side', 'query_side']
 
 
 @triton.jit

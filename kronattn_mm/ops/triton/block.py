@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..checks import without_autocast
-from ..regrouped import Projections
+from ..projections import Projections
 from .availability import padded, padded_keys
 
 # Positions of a part at least, so that partial sums stay small beside the map.

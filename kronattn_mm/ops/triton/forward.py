@@ -22,6 +22,8 @@ import triton.language as tl
 
 from .tiles import dot, key_rows, load_matrix, load_tile, query_tile
 
+__all__ = ['gather', 'merge', 'write']
+
 
 @triton.jit
 def gather(

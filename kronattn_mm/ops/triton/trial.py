@@ -11,7 +11,8 @@ import logging
 import torch
 from torch import Tensor
 
-from ..regrouped import Projections, regrouped_attention
+from ..projections import Projections
+from ..regrouped import regrouped_attention
 from .block import block
 
 # Relative to the largest number of a result. Rounding stays far below; a wrong kernel does not.
@@ -77,7 +78,12 @@ def _differing(device: torch.device, dtype: torch.dtype, backward: bool) -> list
         if backward:
             gradient = torch.cos(theirs[0].detach()).to(dtype)
             actual += torch.autograd.grad(actual[0], ours, gradient)
-            wanted += torch.autograd.grad(wanted[0], theirs, gradient.double())
+            # None: the bias of the keys, which cancels in the softmax
+            grads = torch.autograd.grad(wanted[0], theirs, gradient.double(), allow_unused=True)
+            wanted += [
+                torch.zeros_like(tensor) if grad is None else grad
+                for tensor, grad in zip(theirs, grads, strict=True)
+            ]
             names += [f'gradient of {name}' for name in sizes]
         return [
             name
