@@ -4,12 +4,14 @@ Paper: "Efficient Attention: Attention with Linear Complexities" (arXiv 1812.012
 equations 1 and 2; the same operator is equation 1 of "Kronecker Attention Networks"
 (arXiv 2007.08442). There is no 1/sqrt(d_k) in either.
 
-Cost, multiply-accumulates: m n (d_k + d_v). Memory: the similarities, m n; in inference on a CPU
-no more than some megabytes of them.
+Cost, multiply-accumulates: m n (d_k + d_v). Memory: the similarities, m n; on a CPU four megabytes
+of them a thread at a time, which the backward pass forms anew (m n d_k more).
+``use_backend('reference')`` keeps all of them.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +19,10 @@ from torch import Tensor
 from .backend import backend
 from .checks import check_attention_inputs, eager_on_cpu, in_graph, needs_gradient, without_autocast
 
-# Similarities of more bytes than the first are computed in blocks of the second, which stays in
-# cores' own caches; below, several small products cost more than they save.
-_SPLIT_BYTES = 1 << 22
-_BLOCK_BYTES = 1 << 20
+# Similarities that a thread works on at a time, in bytes: much less than a core's share of the last
+# cache, and enough for products to be worth their calls.
+_BLOCK_BYTES = 1 << 22
+_MOST_THREADS = 8
 
 
 def dot_product_attention(
@@ -62,7 +64,10 @@ def dot_product_attention(
             scale = key.shape[-1] ** -0.5  # not math.sqrt, which would fix n in an exported graph
             query, key = query * scale, key * scale
         if coefficient_transform is None and _in_turns(query, key, value):
-            return _attend_in_turns(query, key, value, normalization).to(dtype)
+            flat = [part.reshape(-1, *part.shape[-2:]) for part in (query, key, value)]
+            run = _InTurns.apply if needs_gradient(*flat) else _attend_in_turns
+            out = run(*flat, normalization).unflatten(0, query.shape[:-2] or (1,))
+            return (out if query.dim() > 2 else out[0]).to(dtype)
         return _attend(query, key, value, normalization, coefficient_transform).to(dtype)
 
 
@@ -84,39 +89,87 @@ def _attend(
 
 
 def _in_turns(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Say whether the queries are to be taken in turns, which changes no result.
-
-    Training keeps the similarities for its backward pass, so that turns would save nothing.
-    """
+    """Say whether the queries are to be taken in turns, which changes no result."""
     return (
         not in_graph()
-        and _bytes_of_one_query(query, key) * query.shape[-1] > _SPLIT_BYTES
-        and not needs_gradient(query, key, value)
+        and math.prod(query.shape[:-2]) * query.shape[-1] * key.shape[-1] * query.element_size()
+        > _bytes_at_once()
         and backend() != 'reference'
         and eager_on_cpu(query, key, value)
     )
 
 
-def _attend_in_turns(query: Tensor, key: Tensor, value: Tensor, normalization: str) -> Tensor:
-    """Take some queries at a time, with one piece of memory for the similarities of all turns.
+def _bytes_at_once() -> int:
+    return _BLOCK_BYTES * min(torch.get_num_threads(), _MOST_THREADS)
 
-    Getting fresh memory for all of them takes longer than computing them.
+
+class _InTurns(torch.autograd.Function):
+    """Keeps the inputs for backward, and forms the similarities of each turn anew."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, normalization: str) -> Tensor:
+        ctx.save_for_backward(query, key, value)
+        ctx.normalization = normalization
+        return _attend_in_turns(query, key, value, normalization)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = ctx.saved_tensors
+        if torch.is_grad_enabled():  # gradients of gradients, by the form that autograd knows
+            with torch.enable_grad():
+                out = _attend(*inputs, ctx.normalization, None)
+            wanted = [tensor for tensor in inputs if tensor.requires_grad]
+            found = iter(torch.autograd.grad(out, wanted, gradient, create_graph=True))
+            return *(next(found) if tensor.requires_grad else None for tensor in inputs), None
+        return *_backward_in_turns(*inputs, gradient, ctx.normalization), None
+
+
+def _turns(query: Tensor, key: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Some queries at a time, and memory for their similarities ``(N, queries, n)``.
+
+    It is the same memory in all turns: getting fresh memory for all similarities takes longer than
+    computing them.
     """
-    leading, channels, queries = query.shape[:-2], value.shape[-2], query.shape[-1]
-    at_once = min(max(16, _BLOCK_BYTES // _bytes_of_one_query(query, key)), queries)
-    query, key, value = (tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (query, key, value))
-    batch, _, keys = key.shape
-    out = query.new_empty(batch, channels, queries)
+    batch, keys, queries = key.shape[0], key.shape[-1], query.shape[-1]
+    at_once = min(max(16, _bytes_at_once() // (batch * keys * query.element_size())), queries)
     memory = query.new_empty(batch * at_once * keys)
-    for part, columns in zip(query.split(at_once, dim=-1), out.split(at_once, dim=-1), strict=True):
-        similarity = memory[: batch * part.shape[-1] * keys].view(batch, -1, keys)
-        torch.bmm(part.mT, key, out=similarity)
-        if normalization == 'softmax':
-            torch.softmax(similarity, dim=-1, out=similarity)
+    for start in range(0, queries, at_once):
+        size = min(at_once, queries - start)
+        yield slice(start, start + size), memory[: batch * size * keys].view(batch, size, keys)
+
+
+def _fill(similarity: Tensor, query: Tensor, key: Tensor, normalization: str) -> None:
+    torch.bmm(query.mT, key, out=similarity)
+    if normalization == 'softmax':
+        torch.softmax(similarity, dim=-1, out=similarity)
+
+
+def _attend_in_turns(query: Tensor, key: Tensor, value: Tensor, normalization: str) -> Tensor:
+    out = query.new_empty(*value.shape[:2], query.shape[-1])
+    for part, similarity in _turns(query, key):
+        _fill(similarity, query[..., part], key, normalization)
         # Copied, because the product itself is slow at writing between other columns.
-        columns.copy_(torch.bmm(value, similarity.mT))
-    return out.reshape(*leading, channels, queries)
+        out[..., part] = torch.bmm(value, similarity.mT)
+    return out
 
 
-def _bytes_of_one_query(query: Tensor, key: Tensor) -> int:
-    return math.prod(query.shape[:-2]) * key.shape[-1] * query.element_size()
+def _backward_in_turns(
+    query: Tensor, key: Tensor, value: Tensor, gradient: Tensor, normalization: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value: S are the normalised similarities, O the output.
+
+    dV = dO S,  dS = dO^T V,  dA = S (dS - sum over keys of S dS),  dQ = K dA^T,  dK = Q dA
+    """
+    d_query = query.new_empty(query.shape)
+    d_key, d_value = key.new_zeros(key.shape), value.new_zeros(value.shape)
+    for part, similarity in _turns(query, key):
+        _fill(similarity, query[..., part], key, normalization)
+        of_turn = gradient[..., part]
+        d_value.baddbmm_(of_turn, similarity)
+        d_similarity = torch.bmm(of_turn.mT, value)
+        if normalization == 'softmax':
+            d_similarity.mul_(similarity)
+            d_similarity.addcmul_(similarity, d_similarity.sum(-1, keepdim=True), value=-1)
+        d_query[..., part] = torch.bmm(key, d_similarity.mT)
+        d_key.baddbmm_(query[..., part], d_similarity)
+    return d_query, d_key, d_value

@@ -1,5 +1,6 @@
 """The attention operators against the equations, and the properties the paper proves."""
 
+import functools
 import importlib
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kronattn_mm.ops import dot_product_attention, efficient_attention, template_maps
+from kronattn_mm.ops import dot_product_attention, efficient_attention, template_maps, use_backend
 
 OPERATORS = {
     efficient_attention: reference.efficient_attention,
@@ -171,15 +172,50 @@ def test_queries_in_turns_change_nothing(normalization, leading, monkeypatch):
     module = importlib.import_module('kronattn_mm.ops.dot_product_attention')
     data = inputs(3, 4, 100, 50, leading=leading)
     whole = function(*(tensor.clone().requires_grad_() for tensor in data), normalization)
-    monkeypatch.setattr(module, '_SPLIT_BYTES', 0)
-    monkeypatch.setattr(module, '_BLOCK_BYTES', 50 * 8 * 30)
+    monkeypatch.setattr(module, '_bytes_at_once', lambda: 50 * 8 * 30)
     with Products() as products:
         parts = function(*data, normalization)
     assert products.count > 2 * 3
     torch.testing.assert_close(parts, whole.detach(), rtol=1e-13, atol=1e-13)
-    with Products() as products:
-        function(*(tensor.requires_grad_() for tensor in data), normalization)
-    assert products.count == 2, 'training takes all queries at once'
+    with use_backend('reference'), Products() as products:
+        function(*data, normalization)
+    assert products.count == 2
+
+    recorded = [tensor.clone().requires_grad_() for tensor in data]
+    run = functools.partial(function, normalization=normalization)
+    torch.testing.assert_close(run(*recorded), whole.detach(), rtol=1e-13, atol=1e-13)
+    weight = torch.randn_like(whole)
+    actual = torch.autograd.grad((run(*recorded) * weight).sum(), recorded)
+    with use_backend('reference'):
+        wanted = torch.autograd.grad((run(*recorded) * weight).sum(), recorded)
+    for ours, reference_ in zip(actual, wanted, strict=True):
+        torch.testing.assert_close(ours, reference_, rtol=1e-11, atol=1e-12)
+
+
+@both_normalizations
+def test_gradients_in_turns(normalization, monkeypatch):
+    module = importlib.import_module('kronattn_mm.ops.dot_product_attention')
+    monkeypatch.setattr(module, '_bytes_at_once', lambda: 0)  # sixteen queries, the fewest
+    run = functools.partial(dot_product_attention, normalization=normalization)
+    query, key, value = (tensor.requires_grad_() for tensor in inputs(2, 3, 19, 4, leading=(2,)))
+    assert torch.autograd.gradcheck(run, (query, key, value))
+    assert torch.autograd.gradgradcheck(run, (query, key, value))
+    # A gradient for some of the inputs, and one tensor that is key and value.
+    assert torch.autograd.gradcheck(lambda key: run(query.detach(), key, value.detach()), key)
+    assert torch.autograd.gradgradcheck(lambda key: run(query.detach(), key, value.detach()), key)
+    assert torch.autograd.gradcheck(lambda shared: run(query.detach(), shared, shared), key)
+
+
+def test_training_keeps_no_similarities(monkeypatch):
+    module = importlib.import_module('kronattn_mm.ops.dot_product_attention')
+    monkeypatch.setattr(module, '_bytes_at_once', lambda: 1000)
+    data = [tensor.requires_grad_() for tensor in inputs(3, 4, 100, 50)]
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: (kept.append(tensor.numel()), tensor)[1], lambda tensor: tensor
+    ):
+        dot_product_attention(*data)
+    assert max(kept) < 100 * 50
 
 
 def test_large_logits_stay_finite():
