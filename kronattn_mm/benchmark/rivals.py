@@ -85,7 +85,8 @@ def build_layer(name: str, channels: int, arguments: dict[str, Any]) -> nn.Modul
 
 def replaces_convolution(layer: type | nn.Module) -> bool:
     """Say whether a layer takes the place of a convolution."""
-    return issubclass(layer if isinstance(layer, type) else type(layer), nn.Conv2d)
+    cls = layer if isinstance(layer, type) else type(layer)
+    return 'kernel_size' in inspect.signature(cls).parameters
 
 
 def default_rivals(layer: nn.Module) -> list[str]:

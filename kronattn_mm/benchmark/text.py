@@ -4,6 +4,7 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -86,7 +87,7 @@ def machine_text(settings: dict[str, Any]) -> str:
 
 def machine(device: str) -> dict[str, Any]:
     """Return what the figures depend on."""
-    name = platform.processor() or platform.machine()
+    name = _processor()
     if torch.device(device).type == 'cuda':
         name = torch.cuda.get_device_name(device)
     return dict(
@@ -96,6 +97,16 @@ def machine(device: str) -> dict[str, Any]:
         torch=torch.__version__,
         system=f'{platform.system()} {platform.machine()}',
     )
+
+
+def _processor() -> str:
+    """Return the name of the processor, as far as the system gives one."""
+    try:
+        lines = Path('/proc/cpuinfo').read_text(encoding='utf-8').splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = [line.partition(':')[2].strip() for line in lines if line.startswith('model name')]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def comparison_dict(
