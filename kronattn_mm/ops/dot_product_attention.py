@@ -4,7 +4,7 @@ Paper: "Efficient Attention: Attention with Linear Complexities" (arXiv 1812.012
 equations 1 and 2; the same operator is equation 1 of "Kronecker Attention Networks"
 (arXiv 2007.08442). There is no 1/sqrt(d_k) in either.
 
-Cost, multiply-accumulates: m n (d_k + d_v). Memory: the similarities, m n; on a CPU four megabytes
+Cost, multiply-accumulates: m n (d_k + d_v). Memory: the similarities, m n; on a CPU two megabytes
 of them a thread at a time, which the backward pass forms anew (m n d_k more).
 ``use_backend('reference')`` keeps all of them.
 """
@@ -21,7 +21,7 @@ from .checks import check_attention_inputs, eager_on_cpu, in_graph, needs_gradie
 
 # Similarities that a thread works on at a time, in bytes: much less than a core's share of the last
 # cache, and enough for products to be worth their calls.
-_BLOCK_BYTES = 1 << 22
+_BLOCK_BYTES = 1 << 21
 _MOST_THREADS = 8
 
 
@@ -124,18 +124,21 @@ class _InTurns(torch.autograd.Function):
         return *_backward_in_turns(*inputs, gradient, ctx.normalization), None
 
 
-def _turns(query: Tensor, key: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Some queries at a time, and memory for their similarities ``(N, queries, n)``.
+def _turns(query: Tensor, key: Tensor, count: int = 1) -> Iterator[tuple[Any, ...]]:
+    """Some queries at a time, and memory for as many similarities, ``count`` times.
 
-    It is the same memory in all turns: getting fresh memory for all similarities takes longer than
+    The memory, ``(N, queries, n)``, is the same in all turns: getting fresh memory for all similarities takes longer than
     computing them.
     """
     batch, keys, queries = key.shape[0], key.shape[-1], query.shape[-1]
     at_once = min(max(16, _bytes_at_once() // (batch * keys * query.element_size())), queries)
-    memory = query.new_empty(batch * at_once * keys)
+    memory = query.new_empty(count, batch * at_once * keys)
     for start in range(0, queries, at_once):
         size = min(at_once, queries - start)
-        yield slice(start, start + size), memory[: batch * size * keys].view(batch, size, keys)
+        yield (
+            slice(start, start + size),
+            *memory[:, : batch * size * keys].unflatten(1, (batch, size, keys)),
+        )
 
 
 def _fill(similarity: Tensor, query: Tensor, key: Tensor, normalization: str) -> None:
@@ -162,11 +165,11 @@ def _backward_in_turns(
     """
     d_query = query.new_empty(query.shape)
     d_key, d_value = key.new_zeros(key.shape), value.new_zeros(value.shape)
-    for part, similarity in _turns(query, key):
+    for part, similarity, d_similarity in _turns(query, key, 2):
         _fill(similarity, query[..., part], key, normalization)
         of_turn = gradient[..., part]
         d_value.baddbmm_(of_turn, similarity)
-        d_similarity = torch.bmm(of_turn.mT, value)
+        torch.bmm(of_turn.mT, value, out=d_similarity)
         if normalization == 'softmax':
             d_similarity.mul_(similarity)
             d_similarity.addcmul_(similarity, d_similarity.sum(-1, keepdim=True), value=-1)
