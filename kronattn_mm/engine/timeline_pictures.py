@@ -15,7 +15,8 @@ from ..registry import HOOKS
 class TimelinePictures(Hook):
     """Draw timelines of some videos after each validation and test, with the runner's visualizer.
 
-    The videos are spread evenly over the set and are the same ones each time.
+    The videos are spread evenly over the set and are the same ones each time. Of several processes
+    the first one draws, with the windows that it has seen.
 
     Args:
         number (int): How many videos. Defaults to 4.
@@ -56,13 +57,16 @@ class TimelinePictures(Hook):
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         """Draw."""
-        self._draw(runner, 'val', runner.val_dataloader.dataset.metainfo['classes'])
+        dataset = runner.val_dataloader.dataset
+        self._draw(runner, 'val', dataset.metainfo['classes'], runner.epoch)
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         """Draw."""
-        self._draw(runner, 'test', runner.test_dataloader.dataset.metainfo['classes'])
+        # `runner.epoch` would build the training loop, and with it a data set that a test lacks.
+        dataset = runner.test_dataloader.dataset
+        self._draw(runner, 'test', dataset.metainfo['classes'], step=0)
 
-    def _draw(self, runner: Runner, word: str, classes: Sequence[str]) -> None:
+    def _draw(self, runner: Runner, word: str, classes: Sequence[str], step: int) -> None:
         from ..evaluation.temporal_map import join_windows
         from ..visualization.timeline import draw_timeline
 
@@ -74,6 +78,6 @@ class TimelinePictures(Hook):
             picture = draw_timeline(
                 self._meta[video], videos[video], classes, self.score_threshold, self.frames
             )
-            runner.visualizer.add_image(f'{word}_{index}', picture, step=runner.epoch)
+            runner.visualizer.add_image(f'{word}_{index}', picture, step=step)
         self._windows.clear()
         self._meta.clear()
