@@ -116,8 +116,7 @@ class _InTurns(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs = ctx.saved_tensors
         if torch.is_grad_enabled():  # gradients of gradients, by the form that autograd knows
-            with torch.enable_grad():
-                out = _attend(*inputs, ctx.normalization, None)
+            out = _attend(*inputs, ctx.normalization, None)
             wanted = [tensor for tensor in inputs if tensor.requires_grad]
             found = iter(torch.autograd.grad(out, wanted, gradient, create_graph=True))
             return *(next(found) if tensor.requires_grad else None for tensor in inputs), None
@@ -127,8 +126,8 @@ class _InTurns(torch.autograd.Function):
 def _turns(query: Tensor, key: Tensor, count: int = 1) -> Iterator[tuple[Any, ...]]:
     """Some queries at a time, and memory for as many similarities, ``count`` times.
 
-    The memory, ``(N, queries, n)``, is the same in all turns: getting fresh memory for all similarities takes longer than
-    computing them.
+    The memory, ``(N, queries, n)``, is the same in all turns: getting fresh memory for all
+    similarities takes longer than computing them.
     """
     batch, keys, queries = key.shape[0], key.shape[-1], query.shape[-1]
     at_once = min(max(16, _bytes_at_once() // (batch * keys * query.element_size())), queries)
