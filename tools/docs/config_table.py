@@ -1,7 +1,8 @@
-"""Write docs/configs.md: a table of all configs, from their text and the metafiles.
+"""Bring the metafiles up to date, and write docs/configs.md from them: a table of all configs.
 
-No config is executed and nothing is built, so that it takes a second. What a config inserts is
-read in its own file and, where it says nothing of that, in the files that it builds on.
+Only configs that no metafile has yet are loaded, and nothing is built, so that it takes a second.
+What a config inserts is read in its own file and, where it says nothing of that, in the files that
+it builds on.
 """
 
 import argparse
@@ -15,11 +16,14 @@ from pathlib import Path
 
 import yaml
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from metafiles import metafiles, texts
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / 'docs' / 'configs.md'
 EXAMPLE = """example:
-  python tools/docs/config_table.py           # writes docs/configs.md
-  python tools/docs/config_table.py --check   # exit code 1 if the page is not up to date"""
+  python tools/docs/config_table.py           # writes docs/configs.md and new entries
+  python tools/docs/config_table.py --check   # exit code 1 if something is not up to date"""
 
 HEAD = """\
 # Which configs are there?
@@ -33,19 +37,6 @@ paper's table is and what the paper leaves open.
 
 How to run one: `python tools/train.py CONFIG`, after `python tools/train.py CONFIG --dry-run`.
 """
-# Folders in this order, each with what it holds; a new folder gets its name as a title.
-TITLES = {
-    'quickstart': 'Quickstart',
-    'efficient_attention': 'Efficient attention: instance segmentation',
-    'kronecker_attention/imagenet': 'Kronecker attention: classification',
-    'kronecker_attention/detection': 'Kronecker attention: detection',
-    'kronecker_attention/segmentation': 'Kronecker attention: segmentation',
-    'kronecker_attention/small': 'Kronecker attention: small sets',
-    'shift_and_balance/classification/imagenet': 'Shift-and-Balance: ImageNet',
-    'shift_and_balance/classification/cifar10': 'Shift-and-Balance: CIFAR-10',
-    'shift_and_balance/ssd': 'Shift-and-Balance: SSD',
-    'shift_and_balance/ssd/small': 'Shift-and-Balance: SSD on small sets',
-}
 _OURS = re.compile(r'kronattn_mm\.(\w+)')
 _MMCV_LAYERS = ('NonLocal2d', 'ContextBlock')
 _ARCHITECTURES = ('CIFARMobileNetV2', 'ExpansionMobileNetV2', 'KANet', 'MnasNet')
@@ -72,56 +63,69 @@ class Source:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write the page, or compare it."""
+    """Write metafiles and page, or compare them."""
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
         '--check',
         action='store_true',
-        help='write nothing; exit code 1 if the page is not up to date',
+        help='write nothing; exit code 1 if the page or a metafile is not up to date',
     )
     arguments = parser.parse_args(argv)
-    text = page(ROOT)
-    present = PAGE.read_text(encoding='utf-8') if PAGE.exists() else ''
-    if arguments.check:
-        if text != present:
-            print(
-                f'{PAGE.relative_to(ROOT)} is not up to date; write it anew with '
-                '`python tools/docs/config_table.py`',
-                file=sys.stderr,
-            )
-            return 1
+    try:
+        wanted = texts(ROOT)
+        if not arguments.check:
+            for path, text in wanted.items():
+                _write(path, text)
+        wanted[PAGE] = page(ROOT)
+    except ValueError as error:
+        parser.error(str(error))
+    if not arguments.check:
+        _write(PAGE, wanted[PAGE])
         return 0
-    temporary = PAGE.with_suffix('.part')
-    temporary.write_text(text, encoding='utf-8')
-    temporary.replace(PAGE)
-    return 0
+    stale = [path for path, text in wanted.items() if _read(path) != text]
+    for path in stale:
+        print(
+            f'{path.relative_to(ROOT)} is not up to date; write it anew with '
+            '`python tools/docs/config_table.py`',
+            file=sys.stderr,
+        )
+    return int(bool(stale))
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding='utf-8') if path.exists() else ''
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file at once, and only where it changes."""
+    if _read(path) != text:
+        temporary = path.with_suffix('.part')
+        temporary.write_text(text, encoding='utf-8')
+        temporary.replace(path)
 
 
 def page(root: Path) -> str:
-    """Return the text of docs/configs.md for the configs of a checkout."""
-    configs = find_configs(root / 'configs')
-    models = read_metafiles(root)
-    folders: dict[str, list[Path]] = {name: [] for name in TITLES}
-    for path in configs:
-        folders.setdefault(path.parent.relative_to(root / 'configs').as_posix(), []).append(path)
-    parts = [HEAD.format(number=len(configs))]
-    for name, paths in folders.items():
-        if not paths:
-            continue
-        rows = ['| config | what it is | inserted | training |', '| --- | --- | --- | --- |']
-        rows += [row(path, models, root) for path in paths]
-        readme = _readme(root / 'configs' / name)
-        more = [f'[README](../{readme.relative_to(root).as_posix()})', ''] if readme else []
-        parts.append('\n'.join([f'## {TITLES.get(name, name)}', '', *more, *rows, '']))
-    return '\n'.join(parts)
+    """Return the text of docs/configs.md for the metafiles of a checkout."""
+    parts, number = [], 0
+    for path in metafiles(root):
+        content = yaml.safe_load(path.read_text(encoding='utf-8'))
+        for collection in content['Collections']:
+            models = [
+                model for model in content['Models'] if model['In Collection'] == collection['Name']
+            ]
+            rows = ['| config | what it is | inserted | training |', '| --- | --- | --- | --- |']
+            rows += [row(root / model['Config'], model, root) for model in models]
+            more = [f'[README](../{collection["README"]})', ''] if 'README' in collection else []
+            parts.append('\n'.join([f'## {collection["Name"]}', '', *more, *rows, '']))
+            number += len(models)
+    return '\n'.join([HEAD.format(number=number), *parts])
 
 
-def row(path: Path, models: dict[str, dict], root: Path) -> str:
+def row(path: Path, model: dict, root: Path) -> str:
     """Return the line of one config."""
     relative = path.relative_to(root).as_posix()
-    model = models.get(relative, {})
     cells = [
         f'[{path.stem}](../{relative})',
         first_sentence(read(path).text),
@@ -129,21 +133,6 @@ def row(path: Path, models: dict[str, dict], root: Path) -> str:
         training(model),
     ]
     return '| ' + ' | '.join(cells) + ' |'
-
-
-def find_configs(folder: Path) -> list[Path]:
-    """Return every config that can be trained, sorted."""
-    return [path for path in sorted(folder.rglob('*.py')) if '_base_' not in path.parts]
-
-
-def read_metafiles(root: Path) -> dict[str, dict]:
-    """Return the entry of each config in the metafiles that model-index.yml names."""
-    index = yaml.safe_load((root / 'model-index.yml').read_text(encoding='utf-8'))
-    entries = {}
-    for name in index['Import']:
-        content = yaml.safe_load((root / name).read_text(encoding='utf-8'))
-        entries.update({entry['Config']: entry for entry in content['Models']})
-    return entries
 
 
 def read(path: Path) -> Source:
@@ -237,16 +226,6 @@ def first_sentence(text: str) -> str:
     if len(sentence) > 100:
         sentence = re.split('(?<=.{25})[:;] ', sentence, maxsplit=1)[0]
     return sentence.replace('|', '\\|') or 'see the file'
-
-
-def _readme(folder: Path) -> Path | None:
-    """The README of a folder or of the nearest one above it that has one."""
-    for place in (folder, *folder.parents):
-        if place.name == 'configs':
-            return None
-        if (place / 'README.md').exists():
-            return place / 'README.md'
-    return None
 
 
 def _listed(words: list[str]) -> str:
