@@ -18,6 +18,7 @@ from mmengine.registry import VISUALIZERS as MMENGINE_VISUALIZERS
 from mmengine.registry import Registry
 
 from . import layers
+from .checkpoint_types import allow_own_checkpoints
 
 # Name and module of what is imported on demand.
 _ON_DEMAND = {
@@ -36,6 +37,7 @@ _ON_DEMAND = {
     'PSMFeatures': 'kronattn_mm.models.stereo.features',
     'PSMAggregation': 'kronattn_mm.models.stereo.aggregation',
     'DisparityHead': 'kronattn_mm.models.stereo.disparity_head',
+    'NonLocal3d': 'kronattn_mm.models.stereo.non_local',
     'StereoDataPreprocessor': 'kronattn_mm.models.stereo.data_preprocessor',
     'SceneFlowDataset': 'kronattn_mm.datasets.stereo',
     'KITTIStereoDataset': 'kronattn_mm.datasets.stereo',
@@ -84,3 +86,5 @@ HOOKS = Registry(
 
 for _name in layers.__all__:
     MODELS.register_module(module=getattr(layers, _name))
+
+allow_own_checkpoints()

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from mmengine.logging import HistoryBuffer
-from mmengine.utils import digit_version
 from torch import Tensor, nn
+
+from ..checkpoint_types import allowed_types, knows_allowed_types
 
 # Entries of a checkpoint in which libraries keep the weights, in the order of preference.
 _STATE_ENTRIES = ('state_dict', 'model_state_dict', 'model')
@@ -234,46 +234,11 @@ def _first_line(error: Exception) -> str:
     return (text[0][:160] if text else '') or type(error).__name__
 
 
-def _statistic(owner: type, name: str) -> Any:
-    """Stand in for ``getattr``, with which a log of mmengine names its own statistics.
-
-    ``getattr`` itself, which mmengine allows, would let a file reach any attribute of anything
-    that is allowed.
-    """
-    if owner is not HistoryBuffer or name not in ('min', 'max', 'mean', 'current'):
-        raise pickle.UnpicklingError(f'GLOBAL builtins.getattr of {name!r}')
-    return getattr(owner, name)
-
-
 @contextlib.contextmanager
 def _mmengine_logs_allowed() -> Iterator[None]:
-    """Let ``weights_only`` read what ``mmengine.runner.checkpoint`` allows for its message hub."""
-    core = np._core if hasattr(np, '_core') else np.core
-    kinds = [
-        type(np.dtype(name))
-        for name in ('bool', 'int32', 'int64', 'uint32', 'float32', 'float64', 'U', 'S')
-    ]
-    allowed = [
-        HistoryBuffer,
-        np.ndarray,
-        np.dtype,
-        slice,
-        *dict.fromkeys(kinds),
-        core.multiarray._reconstruct,
-        core.multiarray.scalar,
-        # Both names that numpy has had for it: a file says the one of its writer.
-        *(
-            (function, f'{module}.multiarray.{name}')
-            for name, function in (
-                ('_reconstruct', core.multiarray._reconstruct),
-                ('scalar', core.multiarray.scalar),
-            )
-            for module in ('numpy.core', 'numpy._core')
-        ),
-        (_statistic, 'builtins.getattr'),
-    ]
-    if digit_version(torch.__version__) < digit_version('2.6'):
+    """Let ``weights_only`` read the logs in checkpoints of mmengine."""
+    if not knows_allowed_types():
         yield  # it knows no stand-ins; such files need --trust-pickle
         return
-    with torch.serialization.safe_globals(allowed):
+    with torch.serialization.safe_globals(allowed_types()):
         yield
