@@ -2,6 +2,7 @@
 
 import email
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,20 @@ import pytest
 from kronattn_mm.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
-IGNORED = shutil.ignore_patterns('__pycache__', '.mim', '*.egg-info')
+IGNORED = shutil.ignore_patterns('__pycache__', '.mim', '*.egg-info', '.DS_Store')
+# What a source archive is for: everything that is needed to build, test and document the package.
+FILES = (
+    'setup.py',
+    'MANIFEST.in',
+    'pyproject.toml',
+    'LICENSE',
+    'README.md',
+    'CHANGELOG.md',
+    'CONTRIBUTING.md',
+    'Makefile',
+    'model-index.yml',
+)
+FOLDERS = ('kronattn_mm', 'configs', 'tools', 'requirements', 'tests', 'docs')
 
 
 def run(*command, cwd, **variables):
@@ -42,23 +56,19 @@ def build(kind, source, target):
 def source(tmp_path_factory):
     """A copy of what belongs to the package, since building writes beside its sources."""
     folder = tmp_path_factory.mktemp('checkout')
+    for name in FILES:
+        shutil.copy(ROOT / name, folder)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name, ignore=IGNORED)
+    # What work in a checkout leaves, and what must not come along.
     for name in (
-        'setup.py',
-        'MANIFEST.in',
-        'pyproject.toml',
-        'LICENSE',
-        'README.md',
-        'model-index.yml',
-        'kronattn_mm',
-        'configs',
-        'tools',
-        'requirements',
+        'out/run/epoch_1.pth',
+        'data/a.jpg',
+        '.venv/bin/python',
+        'tools/__pycache__/a.pyc',
     ):
-        path = ROOT / name
-        if path.is_dir():
-            shutil.copytree(path, folder / name, ignore=IGNORED)
-        elif path.exists():
-            shutil.copy(path, folder)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
     return folder
 
 
@@ -76,25 +86,29 @@ def wheel(archive, tmp_path_factory):
     return build('wheel', next(folder.iterdir()), tmp_path_factory.mktemp('wheel'))
 
 
-def files_below(*names):
-    """The files of the checkout below some folders, as paths from its root."""
+def files_below(*names, root=ROOT):
+    """The files of a checkout below some folders, as paths from its root."""
     found = set()
     for name in names:
         found |= {
-            str(path.relative_to(ROOT))
-            for path in (ROOT / name).rglob('*')
+            str(path.relative_to(root))
+            for path in (root / name).rglob('*')
             if path.is_file() and not {'__pycache__', '.mim'} & set(path.parts)
         }
     return found
 
 
-def test_the_source_archive_is_complete(archive):
+def test_the_source_archive_is_complete(archive, source):
     with tarfile.open(archive) as tar:
-        names = {name.split('/', 1)[-1] for name in tar.getnames()}
-    python_files = {name for name in files_below('kronattn_mm') if name.endswith('.py')}
-    assert python_files | files_below('configs', 'tools', 'requirements') <= names
-    assert {'LICENSE', 'setup.py', 'pyproject.toml'} <= names
-    assert not any('/.mim/' in name or '__pycache__' in name for name in names)
+        names = {member.name.split('/', 1)[-1] for member in tar if member.isfile()}
+    wanted = files_below(*FOLDERS, root=source) | set(FILES)
+    assert wanted <= names
+    # Beside it there is what setuptools itself adds.
+    assert {name.split('/')[0] for name in names - wanted} <= {
+        'PKG-INFO',
+        'setup.cfg',
+        'kronattn_mm.egg-info',
+    }
 
 
 def test_the_wheel_has_tools_and_configs_inside(wheel):
@@ -129,8 +143,30 @@ def test_nothing_of_openmmlab_is_required(wheel):
         'tests',
         'docs',
     }
-    forks = [line for line in requires if 'extra == "forks"' in line]
-    assert any(line.startswith('onedl-mmdetection') for line in forks)
+    assert metadata['License-File'] == 'LICENSE'
+    assert metadata['Description-Content-Type'] == 'text/markdown'
+    assert metadata.get_payload().strip() == (ROOT / 'README.md').read_text('utf-8').strip()
+
+
+def test_extras_are_the_requirement_files(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith('/METADATA'))
+        metadata = email.message_from_bytes(archive.read(name))
+    for extra in metadata.get_all('Provides-Extra'):
+        lines = (ROOT / 'requirements' / f'{extra}.txt').read_text('utf-8').splitlines()
+        wanted = {line.split('#')[0].strip() for line in lines} - {''}
+        found = {
+            line.split(';')[0].strip()
+            for line in metadata.get_all('Requires-Dist')
+            if f'extra == "{extra}"' in line
+        }
+        assert set(map(parts_of, found)) == set(map(parts_of, wanted)), extra
+
+
+def parts_of(requirement):
+    """Name and bounds of a requirement; setuptools sorts the bounds."""
+    name = re.match(r'[\w.-]+', requirement)[0]
+    return name, frozenset(requirement[len(name) :].split(','))
 
 
 def test_the_wheel_brings_the_command(wheel):
@@ -139,25 +175,25 @@ def test_the_wheel_brings_the_command(wheel):
         assert 'kronattn = kronattn_mm.cli.command:main' in archive.read(name).decode()
 
 
-@pytest.fixture(scope='module')
-def site(wheel, tmp_path_factory):
-    """site-packages of an empty environment with the wheel alone in it; and its interpreter."""
-    folder = tmp_path_factory.mktemp('environment')
+def empty_environment(folder):
+    """An environment without anything, and its site-packages."""
     venv.create(folder, with_pip=False, symlinks=True)
     (site,) = folder.glob('lib/python3.*/site-packages')
-    run(
-        sys.executable,
-        '-m',
-        'pip',
-        'install',
-        '--quiet',
-        '--no-deps',
-        '--no-index',
-        '--target',
-        site,
-        wheel,
-        cwd=folder,
-    )
+    return site
+
+
+def install(package, folder, *options):
+    """pip's own installation into an environment, with nothing but this package."""
+    pip = [sys.executable, '-m', 'pip', '--python', folder / 'bin' / 'python', 'install']
+    run(*pip, '--quiet', '--no-deps', '--no-index', *options, package, cwd=folder)
+
+
+@pytest.fixture(scope='module')
+def site(wheel, tmp_path_factory):
+    """site-packages of an empty environment with the wheel alone in it."""
+    folder = tmp_path_factory.mktemp('environment')
+    site = empty_environment(folder)
+    install(wheel, folder)
     return site
 
 
@@ -200,6 +236,67 @@ def test_the_installed_wheel_imports_with_torch_alone(site, tmp_path):
     )
     shown = run(python, '-c', program, cwd=tmp_path, PYTHONPATH=f'{site}{os.pathsep}{alone}')
     assert Path(shown).parent == site / 'kronattn_mm'
+
+
+def lend_libraries(site):
+    """Put the packages of this environment behind what is installed in another one.
+
+    A folder named in a .pth file is searched last, and .pth files in it are not read: this
+    checkout, installed there as editable, stays out.
+    """
+    import torch
+
+    (site / 'libraries.pth').write_text(f'{Path(torch.__file__).parents[1]}\n')
+
+
+TRIAL = """
+import torch
+import kronattn_mm
+from mmengine.config import Config
+from mmengine.registry import MODELS
+from mmengine.utils import get_installed_path
+
+configs = get_installed_path('kronattn_mm') + '/.mim/configs/'
+file = configs + 'efficient_attention/mask-rcnn_r50_fpn_ea-res3-4-fpn1-5_32xb2-24e_coco.py'
+layer = Config.fromfile(file).model.neck.insert[0].layer
+built = MODELS.build(dict(layer, in_channels=8, key_channels=4, value_channels=4))
+x = torch.randn(1, 8, 4, 5)
+assert torch.equal(built.eval()(x), x), 'an untrained layer changes nothing'
+print(kronattn_mm.__file__, type(built).__module__)
+"""
+
+
+def try_out(site, folder):
+    """Import, configs, a layer and the command, in the environment of ``site``."""
+    bin = site.parents[2] / 'bin'
+    shown = run(bin / 'python', '-W', 'ignore', '-c', TRIAL, cwd=folder).splitlines()[-1].split()
+    assert shown == [
+        str(site / 'kronattn_mm' / '__init__.py'),
+        'kronattn_mm.layers.efficient_attention',
+    ]
+    said = run(bin / 'kronattn', '--help', cwd=folder)
+    assert 'usage: kronattn' in said and 'points' in said
+
+
+def test_the_installed_wheel_works_alone(wheel, tmp_path):
+    """The package comes from the wheel, its libraries from the environment of the tests."""
+    pytest.importorskip('mmdet')
+    folder = tmp_path / 'environment'
+    site = empty_environment(folder)
+    lend_libraries(site)
+    install(wheel, folder)
+    try_out(site, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_source_archive_installs_and_works(archive, tmp_path):
+    """As `pip install kronattn_mm-*.tar.gz` does it, with this environment's build tools."""
+    pytest.importorskip('mmdet')
+    folder = tmp_path / 'environment'
+    site = empty_environment(folder)
+    lend_libraries(site)
+    install(archive, folder, '--no-build-isolation')
+    try_out(site, tmp_path)
 
 
 def test_editable_install_links_tools_and_configs(source, tmp_path):
