@@ -260,7 +260,7 @@ def _deployed(
 ) -> Deployed:
     try:
         return deployed(model, example, part, normalization)
-    except RuntimeError as error:
+    except ValueError as error:
         raise UserError(f'{error}; --shape gives another size') from error
 
 

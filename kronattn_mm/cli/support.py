@@ -25,6 +25,7 @@ from ..deployment.support_page import (
     Page,
     cells_of,
     differences,
+    merged,
     name_of,
     page_text,
     read_page,
@@ -82,11 +83,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     cases = or_error(parser, layer_cases, arguments.layers)
     states = list(dict.fromkeys(arguments.states))
     before = None
-    for path in (arguments.check, arguments.page if arguments.layers else None):
-        if path is not None:
-            before = _read(parser, path)
+    if arguments.check:
+        checked = _read(parser, arguments.check)
+    if arguments.page and arguments.layers and arguments.page.exists():
+        before = _read(parser, arguments.page)
     measured_with = setting(arguments.compiler)
-    if arguments.page and before is not None and before.setting != measured_with:
+    if before is not None and before.setting != measured_with:
         parser.error(
             f'{arguments.page} was measured in another setting, so all its rows have to be '
             'measured again; leave the names of layers out'
@@ -103,10 +105,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_text(rows, states))
     page = Page(measured_with, {name_of(row): cells_of(row) for row in rows})
     if arguments.check:
-        problems += [f'{arguments.check}: {line}' for line in differences(before, page)]
+        problems += [f'{arguments.check}: {line}' for line in differences(checked, page)]
     if arguments.page:
         if before is not None:
-            page = Page(measured_with, {**before.rows, **page.rows})
+            page = merged(before, page, [case.name for case in layer_cases()])
         write_text(arguments.page, page_text(page))
         print(f'wrote {arguments.page}', file=sys.stderr)
     for line in problems:

@@ -27,11 +27,17 @@ SHAPES: dict[int, tuple[tuple[int, ...], ...]] = {
 BATCHES = (2, 3, 4)
 # What `convs` would take from a plain convolution.
 _GEOMETRY = dict(out_channels=CHANNELS, kernel_size=3, padding=1)
+_POINTWISE = dict(kernel_size=1, padding=0)  # which has a path of its own
 # Layers that compute something else with other arguments.
 VARIANTS: dict[str, tuple[Mapping[str, Any], ...]] = {
+    'CondConv2d': (_POINTWISE,),
+    'DynamicConv2d': (_POINTWISE,),
     'EfficientAttention2d': (dict(normalization='scaling'), dict(num_heads=4)),
     'KroneckerAttention2d': (dict(mode='qkv'), dict(coefficient_norm='batch_norm')),
+    'LatentGNN2d': (dict(mode='symmetric'),),
     'RegularAttention2d': (dict(pooling=True),),
+    'ShiftBalanceConv2d': (_POINTWISE,),
+    'SqueezeExciteConv2d': (_POINTWISE,),
 }
 
 
@@ -73,7 +79,7 @@ class LayerCase:
         if any(argument.name == 'zero_init' for argument in entry.arguments):
             arguments['zero_init'] = False
         if self.use == 'convs':
-            arguments.update(_GEOMETRY)
+            arguments = {**_GEOMETRY, **arguments}
         missing = [
             argument.name
             for argument in entry.arguments

@@ -129,8 +129,7 @@ def deployed(
         preprocessing (nn.Module, optional): Made part of the graph. Defaults to None.
 
     Raises:
-        RuntimeError: If the model cannot take the example.
-        TypeError, ValueError: See :func:`choose_part`.
+        TypeError, ValueError: See :func:`choose_part`; also if the model cannot take the example.
     """
     from mmengine.model import revert_sync_batchnorm
 
@@ -140,7 +139,7 @@ def deployed(
         try:
             result.names = tuple(name for name, _ in result.named(example))
         except Exception as error:  # whatever a model raises that cannot take this size
-            raise RuntimeError(
+            raise ValueError(
                 f'{type(model).__name__} cannot take images of the shape '
                 f'{tuple(example.shape)}: {" ".join(str(error).split())[:300]}'
             ) from error

@@ -6,12 +6,14 @@ the tests go further, loop by loop in numpy; these are vectorised so that a user
 
 Papers: efficient attention (arXiv 1812.01243) equations 2 to 4 and section 3.2; Kronecker attention
 (arXiv 2007.08442) equations 1 and 14 to 18; Shift-and-Balance (arXiv 2103.13080) equations 1, 2, 6
-and 7; dynamic convolution (arXiv 1912.03458); CondConv (arXiv 1904.04971).
+and 7; dynamic convolution (arXiv 1912.03458); CondConv (arXiv 1904.04971); CGNL (arXiv 1810.13125)
+and LatentGNN (arXiv 1905.11634), with what their authors' code adds.
 
 A new layer is one more small function here; without one, :func:`straightforward` says so.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -95,6 +97,57 @@ def _kronecker(layer: nn.Module, x: Tensor) -> Tensor:
         out = (out.movedim(axis, -1) + _spread(block, out.dim())).movedim(-1, axis)
         start += size
     return x + out if layer.residual else out
+
+
+@form_of('CGNL2d')
+def _compact_non_local(layer: nn.Module, x: Tensor) -> Tensor:
+    query, key, value = (
+        _grouped(conv, x, 1).flatten(2).unflatten(1, (layer.groups, -1)).flatten(2)
+        for conv in (layer.queries, layer.keys, layer.values)
+    )
+    if layer.scale:
+        value = value / value.shape[2] ** 0.5
+    # Every value of a group with every other: a matrix of (c n) x (c n).
+    products = query[..., :, None] * key[..., None, :]
+    if layer.order is None:
+        similarity = products
+    else:
+        similarity = sum(
+            math.exp(-2 * layer.gamma)
+            * (2 * layer.gamma) ** power
+            / math.factorial(power)
+            * products**power
+            for power in range(layer.order + 1)
+        )
+    out = torch.einsum('ngij,ngj->ngi', similarity, value)
+    out = _grouped(layer.reprojection, out.reshape(x.shape[0], -1, *x.shape[2:]), layer.groups)
+    groups = out.unflatten(1, (layer.groups, -1))
+    variance, mean = torch.var_mean(groups, (2, 3, 4), correction=0, keepdim=True)
+    normal = ((groups - mean) / (variance + layer.norm.eps).sqrt()).flatten(1, 2)
+    return x + normal * layer.norm.weight[:, None, None] + layer.norm.bias[:, None, None]
+
+
+@form_of('LatentGNN2d')
+def _latent_graph(layer: nn.Module, x: Tensor) -> Tensor:
+    def assigned(down: nn.Module, psi: Iterable[nn.Module]) -> tuple[Tensor, list[Tensor]]:
+        features = _conv_and_norm(down, x)
+        features = _unit(features, 1)
+        return features, [_conv_and_norm(part, features).clamp(min=0) for part in psi]
+
+    features, giving = assigned(layer.down_v2l, layer.psi_v2l)
+    taking = giving
+    if layer.psi_l2v is not None:
+        _, taking = assigned(layer.down_l2v, layer.psi_l2v)
+    messages = []
+    for give, take in zip(giving, taking, strict=True):
+        take = _unit(take.flatten(2), 1)
+        give = take if layer.psi_l2v is None else _unit(give.flatten(2), 2)
+        nodes = give @ features.flatten(2).transpose(1, 2)
+        unit = _unit(nodes, 2)
+        nodes = (unit @ unit.transpose(1, 2)).softmax(2) @ nodes
+        messages.append(nodes.transpose(1, 2) @ take)
+    messages = torch.cat(messages, 1).unflatten(2, x.shape[2:])
+    return x + layer.gamma * _conv_and_norm(layer.up, messages)
 
 
 @form_of('ShiftBalanceConv2d')
@@ -188,6 +241,25 @@ def _project(conv: nn.Module, rows: Tensor) -> Tensor:
     if isinstance(conv, nn.Identity):
         return rows
     return rows @ conv.weight.flatten(1).T + conv.bias
+
+
+def _grouped(conv: nn.Conv2d, x: Tensor, groups: int) -> Tensor:
+    """A convolution of size 1 without bias, group by group."""
+    kernels = conv.weight.flatten(1).unflatten(0, (groups, -1))
+    return torch.einsum('goc,ngchw->ngohw', kernels, x.unflatten(1, (groups, -1))).flatten(1, 2)
+
+
+def _conv_and_norm(pair: nn.Sequential, x: Tensor) -> Tensor:
+    """A convolution of size 1 and a batch norm in inference."""
+    conv, norm = pair[0], pair[1]
+    factor = norm.weight / (norm.running_var + norm.eps).sqrt()
+    offset = norm.bias - norm.running_mean * factor
+    return _grouped(conv, x, 1) * factor[:, None, None] + offset[:, None, None]
+
+
+def _unit(x: Tensor, axis: int) -> Tensor:
+    """L2 norm 1 along an axis; where a ReLU let nothing pass, zero stays zero."""
+    return x / x.pow(2).sum(axis, keepdim=True).sqrt().clamp(min=1e-12)
 
 
 def _heads(layer: nn.Module, *parts: Tensor) -> list[tuple[Tensor, ...]]:

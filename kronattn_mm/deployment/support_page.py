@@ -67,7 +67,7 @@ class Page:
     def states(self) -> dict[tuple[str, str], bool]:
         """Say for each layer and form whether it passes."""
         return {
-            (name, state): not cell.startswith('**')
+            (name.removesuffix(_ITSELF), state): not cell.startswith('**')
             for name, cells in self.rows.items()
             for state, cell in zip(STATES, cells, strict=True)
         }
@@ -160,12 +160,32 @@ def differences(wanted: Page, measured: Page) -> list[str]:
         measured (Page): What was measured now; layers that were not measured are passed over.
     """
     before, now = wanted.states(), measured.states()
-    lines = [f'{name} is not in the page' for name in measured.rows if name not in wanted.rows]
+    there = {name for name, _ in before}
+    lines = [f'{name} is not in the page' for name, _ in now if name not in there]
+    lines = list(dict.fromkeys(lines))
     for (name, state), passes in now.items():
         if (name, state) in before and before[name, state] != passes:
             verb = 'works' if passes else 'does not work'
             lines.append(f'{name}, {TITLES[state]}: it {verb}, and the page says otherwise')
     return lines
+
+
+def merged(before: Page, new: Page, names: Sequence[str]) -> Page:
+    """Exchange rows of a page.
+
+    Args:
+        before (Page): What the page says.
+        new (Page): What was measured anew, in the same setting.
+        names (Sequence[str]): All layers with their arguments, in order; rows of others are left
+            out.
+    """
+    found = {}
+    for name in names:
+        for page in (before, new):
+            for row in (f'`{name}`', f'`{name}`{_ITSELF}'):
+                if row in page.rows:
+                    found[name] = (row, page.rows[row])
+    return Page(new.setting, dict(found.values()))
 
 
 def missing_layers(page: Page, names: Sequence[str]) -> list[str]:
