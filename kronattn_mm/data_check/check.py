@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.dataset import BaseDataset
 
 from ..cost.config import ConfigError, quiet
 from .classification import read_cifar, read_classification
@@ -16,6 +17,10 @@ from .pictures import read_pictures
 from .report import DataReport, EntryReport
 from .segmentation import read_segmentation
 from .voc import read_voc
+
+# Classes that come from CocoDataset and whose files have another form.
+_OTHER_JSON = ('CocoPanopticDataset', 'LVISV05Dataset', 'LVISV1Dataset')
+_PICTURES = ('.jpg', '.jpeg', '.png', '.ppm', '.pgm', '.bmp', '.tif', '.tiff')
 
 
 def _silent(items: Iterable, unit: str, total: int) -> Iterable:
@@ -59,17 +64,17 @@ def check_config(
     if not entries:
         raise ConfigError(f'the config has no data of {", ".join(splits)}')
     reports: list[EntryReport] = []
-    seen: list[tuple[dict, EntryReport]] = []
+    seen: list[tuple[dict, Entry]] = []
     digests: dict[str, dict[bytes, Path]] = {}
     for entry in entries:
         source = _source(entry)
-        same = next((report for other, report in seen if other == source), None)
-        if same is not None:
-            reports.append(EntryReport(entry.name, same.kind, same_as=same.name))
+        first = next((first for other, first in seen if other == source), None)
+        if first is not None:
+            reports.append(_same(entry, first))
             continue
         report = _check_entry(entry, scope, workers, subset, track, digests)
         reports.append(report)
-        seen.append((source, report))
+        seen.append((source, entry))
     return DataReport(tuple(reports))
 
 
@@ -78,6 +83,16 @@ def _source(entry: Entry) -> dict[str, Any]:
     left_out = ('pipeline', 'test_mode', 'filter_cfg', 'indices', 'backend_args', 'max_refetch')
     kept = {key: value for key, value in entry.config.items() if key not in left_out}
     return dict(kept, masks=entry.masks)
+
+
+def _same(entry: Entry, first: Entry) -> EntryReport:
+    """Of a data set whose files were read before, as those of another."""
+    findings: tuple[Finding, ...] = ()
+    if first.split == 'train' and entry.split != 'train':
+        text = f'all of it is trained on: it reads the files of {first.name}'
+        findings = (Finding('train and test overlap', entry.name, text),)
+    kind = str(entry.config.get('type')).rpartition('.')[2]
+    return EntryReport(entry.name, kind, findings=findings, same_as=first.name)
 
 
 def _check_entry(
@@ -136,7 +151,7 @@ def _read_annotations(dataset: Any, entry: Entry, subset: bool, track: Track) ->
     with quiet():
         if is_kind(kind, 'CIFAR10'):
             return read_cifar(dataset)
-        if is_kind(kind, 'CocoDataset'):
+        if is_kind(kind, 'CocoDataset') and not is_kind(kind, *_OTHER_JSON):
             return read_coco(
                 Path(dataset.ann_file),
                 Path(dataset.data_prefix['img']),
@@ -157,7 +172,7 @@ def _read_annotations(dataset: Any, entry: Entry, subset: bool, track: Track) ->
             )
         if is_kind(kind, 'BaseSegDataset'):
             return read_segmentation(dataset)
-        if is_kind(kind, 'CustomDataset') and kind.__module__.startswith('mmpretrain'):
+        if is_kind(kind, 'CustomDataset'):
             return read_classification(dataset)
         return _read_any(dataset)
 
@@ -170,16 +185,20 @@ def _read_any(dataset: Any) -> Listing:
         type(dataset).__name__,
         'annotations of this kind are not known here; only the pictures are read',
     )
+    if not isinstance(dataset, BaseDataset):
+        return listing
     try:
         infos = dataset.load_data_list()
     except Exception as error:  # of a data set of any library
         text = ' '.join(str(error).split()) or type(error).__name__
         listing.add('cannot be built', type(dataset).__name__, text)
         return listing
-    for info in infos:
-        if isinstance(info, dict) and isinstance(info.get('img_path'), str):
-            size = (info['width'], info['height']) if {'width', 'height'} <= set(info) else None
-            listing.pictures.append(Picture(Path(info['img_path']), size))
+    paths = (value for info in infos if isinstance(info, dict) for value in info.values())
+    listing.pictures += [
+        Picture(Path(path))
+        for path in dict.fromkeys(path for path in paths if isinstance(path, str))
+        if path.lower().endswith(_PICTURES)
+    ]
     return listing
 
 
@@ -200,7 +219,8 @@ def _used(dataset: Any) -> tuple[int | None, str | None]:
     """How many pictures the library itself keeps, or what it stops with."""
     with quiet():
         try:
-            dataset.full_init()
+            if isinstance(dataset, BaseDataset):
+                dataset.full_init()
             return len(dataset), None
         except Exception as error:  # of a data set of any library
             return None, ' '.join(str(error).split()) or type(error).__name__

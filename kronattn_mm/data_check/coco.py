@@ -53,14 +53,14 @@ def read_coco(
         size = (entry['width'], entry['height'])
         if all(isinstance(side, int) and side > 0 for side in size):
             sizes[entry['id']] = size
-            listing.pictures.append(Picture(images / entry['file_name'], size))
+            listing.pictures.append(Picture(images / str(entry['file_name']), size))
         else:
             listing.add(
                 'unreadable annotation',
                 f'{file}, picture {entry["id"]}',
                 f'width {size[0]!r} and height {size[1]!r} must be whole numbers above 0',
             )
-            listing.pictures.append(Picture(images / entry['file_name']))
+            listing.pictures.append(Picture(images / str(entry['file_name'])))
 
     listing.objects = len(objects)
     known = {entry['id'] for entry in entries}

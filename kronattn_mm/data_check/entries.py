@@ -1,6 +1,7 @@
 """The data sets of a config: those that read files, out of whatever wraps them."""
 
 import importlib
+import importlib.util
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS, DefaultScope
 
 from ..cost.config import ConfigError, quiet
 from ..environment import check_mmcv
 
 SPLITS = ('train', 'val', 'test')
+_LIBRARIES = ('mmdet', 'mmseg', 'mmpretrain')
 
 
 @dataclass(frozen=True)
@@ -101,16 +104,21 @@ def build(entry: Entry, scope: str | None) -> Any:
     Raises:
         ConfigError: It cannot be built.
     """
-    config = dict(entry.config, pipeline=[], lazy_init=True)
+    config = dict(entry.config, pipeline=[])
     with quiet(), DefaultScope.overwrite_default_scope(scope):
         try:
-            kind = DATASETS.get(config['type']) if isinstance(config.get('type'), str) else None
-            if kind is not None and is_kind(kind, 'CIFAR10'):
+            kind = config['type']
+            if isinstance(kind, str):
+                with DATASETS.switch_scope_and_registry(None) as registry:
+                    kind = registry.get(kind)
+            if isinstance(kind, type) and issubclass(kind, BaseDataset):
+                config['lazy_init'] = True
+            if isinstance(kind, type) and is_kind(kind, 'CIFAR10'):
                 config['download'] = False  # a check fetches nothing
             return DATASETS.build(config)
         except Exception as error:  # whatever a constructor of any library raises
             text = ' '.join(str(error).split()) or type(error).__name__
-            raise ConfigError(f'{entry.name}: the data set cannot be built: {text}') from error
+            raise ConfigError(text) from error
 
 
 def import_library(scope: str | None) -> None:
@@ -123,9 +131,14 @@ def import_library(scope: str | None) -> None:
         check_mmcv()
     if scope is not None:
         with quiet():
-            importlib.import_module(f'{scope}.datasets')
+            importlib.import_module(scope)
+            if importlib.util.find_spec(f'{scope}.datasets') is not None:
+                importlib.import_module(f'{scope}.datasets')
 
 
 def is_kind(kind: type, *names: str) -> bool:
     """Whether a class of data sets is, or comes from, one of these classes of the libraries."""
-    return any(parent.__name__ in names for parent in kind.__mro__)
+    return any(
+        parent.__name__ in names and parent.__module__.partition('.')[0] in _LIBRARIES
+        for parent in kind.__mro__
+    )

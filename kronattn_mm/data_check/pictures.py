@@ -14,7 +14,6 @@ from .findings import Finding
 from .listing import LabelMap, Picture
 
 _ORIENTATION = 0x0112  # EXIF; 5 to 8 exchange width and height
-_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def _decode(content: bytes, picture: Picture, findings: list[Finding]) -> tuple[
             turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
             image.draft('RGB', (1, 1))  # JPEG: reads everything, computes an eighth
             image.load()
-    except _UNREADABLE as error:
+    except Exception as error:  # whatever a decoder stumbles over
         message = f'it cannot be decoded to its end ({len(content)} bytes): {error}'
         findings.append(Finding('unreadable picture', str(picture.path), message))
         return None
@@ -102,7 +101,7 @@ def _check_label_map(
     try:
         with Image.open(io.BytesIO(content)) as image:
             values = np.asarray(image)
-    except _UNREADABLE as error:
+    except Exception as error:  # whatever a decoder stumbles over
         message = f'it cannot be decoded to its end ({len(content)} bytes): {error}'
         findings.append(Finding('label map', str(labels.path), message))
         return

@@ -103,7 +103,8 @@ def _table(entries: Sequence[EntryReport]) -> str:
     rows = []
     for entry in entries:
         if entry.same_as is not None:
-            rows.append([entry.name, f'as {entry.same_as}', *[_NONE] * 5])
+            counts = [str(entry.count(level)) for level in (ERROR, WARNING)]
+            rows.append([entry.name, f'as {entry.same_as}', *[_NONE] * 3, *counts])
             continue
         rows.append(
             [

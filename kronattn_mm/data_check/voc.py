@@ -101,13 +101,13 @@ def _check_box(
     box = entry.find('bndbox')
     try:
         edges = [float(box.findtext(edge)) for edge in _EDGES]
-    except (AttributeError, TypeError, ValueError):
+        # As mmdet reads it: whole numbers from 1, the right edge the number of the last pixel.
+        x1, y1, x2, y2 = (int(edge) - 1 for edge in edges)
+    except (AttributeError, TypeError, ValueError, OverflowError):  # the last two: nan, inf
         listing.add('bad box', place, f'it has no bndbox with numbers {", ".join(_EDGES)}')
         return
     if size is None:
         return
-    # As mmdet reads it: whole numbers that count from 1, the right edge the last pixel's number.
-    x1, y1, x2, y2 = (int(edge) - 1 for edge in edges)
     found = box_finding(x1, y1, x2, y2, *size)
     if found is not None:
         written = f'written [{", ".join(f"{edge:g}" for edge in edges)}], counted from 1'

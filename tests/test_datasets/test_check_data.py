@@ -228,6 +228,15 @@ def test_file_that_is_no_annotation(coco, tmp_path):
     assert 'no JSON' in places(content, 'unreadable annotation')[0]
 
 
+def test_testing_on_what_is_trained_on(coco, tmp_path):
+    config = coco()
+    train = ['ann_file=train.json', 'data_prefix.img=train/']
+    options = [f'val_dataloader.dataset.{option}' for option in train]
+    code, found, content = check(config, '--splits', 'train', 'val', '--cfg-options', *options)
+    assert code == 1 and found['val'] == Counter({'train and test overlap': 1})
+    assert content['datasets'][1]['same_as'] == 'train.dataset'
+
+
 def test_missing_folder_names_the_option_that_mends_it(coco, tmp_path):
     config = coco()
     config.write_text(COCO_CONFIG.format(root=str(tmp_path / 'nowhere')), encoding='utf-8')
@@ -309,6 +318,7 @@ def test_every_fault_of_a_voc_set_is_found(voc, tmp_path):
         ('cat', (5, 5, 5, 20)),
         ('kitten', (1, 1, 9, 9)),
         ('cat', ('a', 1, 9, 9)),
+        ('cat', ('nan', 1, 9, 9)),
     ]
     voc_picture(folder, 'a', faults, 0)
     voc_picture(folder, 'd', [('dog', (1, 1, 9, 9), 1)], 3)
@@ -325,7 +335,7 @@ def test_every_fault_of_a_voc_set_is_found(voc, tmp_path):
             {
                 'box at the edge': 1,
                 'box outside': 1,
-                'bad box': 2,
+                'bad box': 3,
                 'box without area': 1,
                 'unknown class': 1,
                 'unreadable annotation': 1,
@@ -490,6 +500,35 @@ def test_cifar_is_not_downloaded(tmp_path):
     assert code == 1
     assert found['val'] == Counter({'missing file': 5, 'unreadable annotation': 1})
     assert 'cifar-10-python.tar.gz' in places(content, 'missing file')[0]
+
+
+def test_another_kind_of_set_has_its_pictures_read(tmp_path, monkeypatch):
+    """A set of a class of the reader's own, of whose annotations nothing is known."""
+    (tmp_path / 'pairs_of_pictures.py').write_text(
+        'from mmengine.dataset import BaseDataset\n'
+        'from mmengine.registry import DATASETS\n'
+        '@DATASETS.register_module(force=True)\n'
+        'class PairsOfPictures(BaseDataset):\n'
+        '    pass\n',
+        encoding='utf-8',
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    draw(tmp_path / 'left.png', 0)
+    draw(tmp_path / 'right.png', 1)
+    cut(tmp_path / 'right.png')
+    pairs = dict(left=str(tmp_path / 'left.png'), right=str(tmp_path / 'right.png'), scale=2)
+    file = tmp_path / 'pairs.json'
+    file.write_text(json.dumps(dict(metainfo={}, data_list=[pairs])), encoding='utf-8')
+    config = tmp_path / 'config.py'
+    config.write_text(
+        "custom_imports = dict(imports=['pairs_of_pictures'])\n"
+        "train_dataloader = dict(dataset=dict(type='PairsOfPictures', data_prefix=dict(), "
+        f'ann_file={str(file)!r}))\n',
+        encoding='utf-8',
+    )
+    code, found, content = check(config)
+    assert code == 1 and content['datasets'][0]['pictures'] == 2
+    assert found['train'] == Counter({'not checked': 1, 'unreadable picture': 1})
 
 
 # -- parts and the command -----------------------------------------------------------------------
