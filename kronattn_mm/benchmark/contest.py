@@ -105,7 +105,8 @@ class Contest:
         title: What is done, on what.
         enter: Builds who takes part, on a device.
         bars: What is to be reached.
-        repetitions: Turns at most, for contests of long functions.
+        repetitions: Turns at least: functions of a millisecond need more of them.
+        both_allocators: Measured a second time with freed memory kept, for the page.
     """
 
     key: str
@@ -113,6 +114,7 @@ class Contest:
     enter: Callable[[str], Entry]
     bars: tuple[Bar, ...] = ()
     repetitions: int | None = None
+    both_allocators: bool = True
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..visualization.report import write_text
+from .contest import Contest
 from .results import Result, bars_markdown, figures_markdown, results_of_data
 from .text import machine_text
 
@@ -35,11 +36,14 @@ def check_page(page: Path) -> None:
         raise PageError(f'{page} must have the lines {BEGIN!r} and {END!r} once, in that order')
 
 
-def measure_twice(options: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def measure_twice(
+    contests: Sequence[Contest], options: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Measure contests in two processes.
 
     Args:
-        options (Sequence[str]): Of ``kronattn bench``, ``--contests`` among them.
+        contests (Sequence[Contest]): All of them, of which some are for one process only.
+        options (Sequence[str]): Further options of ``kronattn bench``.
 
     Returns:
         tuple[dict, dict]: What ``--json`` writes, with the allocator as it is and with freed
@@ -50,12 +54,14 @@ def measure_twice(options: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any
     """
     measured = []
     with tempfile.TemporaryDirectory() as folder:
-        for more in ([], ['--keep-memory']):
+        for keep in (False, True):
             file = Path(folder) / f'{len(measured)}.json'
-            command = [sys.executable, '-m', 'kronattn_mm', 'bench', *options, *more]
+            keys = [contest.key for contest in contests if contest.both_allocators or not keep]
+            command = [sys.executable, '-m', 'kronattn_mm', 'bench', '--contests', *keys, *options]
+            command += ['--keep-memory'] * keep
             done = subprocess.run([*command, '--json', str(file)], stdout=subprocess.DEVNULL)
             if done.returncode:
-                raise PageError(f'{" ".join(command)} ended with exit code {done.returncode}')
+                raise PageError(f'a process that measures ended with exit code {done.returncode}')
             measured.append(json.loads(file.read_text(encoding='utf-8')))
     return measured[0], measured[1]
 
@@ -104,8 +110,8 @@ def _measured(
     return '\n\n'.join(
         [
             '## The bars',
-            f'{machine_text(settings)}, `torch.get_num_threads()` = {settings["threads"]}; medians '
-            f'of at least {settings["repetitions"]} turns, all forms of a contest in turns.',
+            f'{machine_text(settings)} in the first column of ratios and kept in the other; '
+            f'medians of at least {settings["repetitions"]} turns.',
             f'Of {len(cleared)} bars {len(cleared) - missed} are cleared, {aims} of them to the '
             f'aim; {missed} are missed.',
             bars_markdown(results, kept),
@@ -113,7 +119,5 @@ def _measured(
             f'All figures, also those with large blocks kept: [{data}]({data}).',
             '## The figures, default allocator',
             figures_markdown(results),
-            '## The figures, large blocks kept',
-            figures_markdown(kept),
         ]
     )

@@ -95,7 +95,7 @@ def machine(device: str) -> dict[str, Any]:
         threads=torch.get_num_threads(),
         cores=os.cpu_count(),
         torch=torch.__version__,
-        system=f'{platform.system()} {platform.machine()}',
+        system=' '.join((platform.system(), platform.machine(), *platform.libc_ver())),
     )
 
 

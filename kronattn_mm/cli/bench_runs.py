@@ -98,9 +98,9 @@ def contests(arguments: argparse.Namespace) -> int:
 def page(arguments: argparse.Namespace) -> int:
     """Measure all contests with both ways of the allocator and write the page."""
     check_page(arguments.page)
-    options = ['--contests', '--repetitions', str(arguments.repetitions)]
+    options = ['--repetitions', str(arguments.repetitions)]
     options += ['--threads', str(arguments.threads or torch.get_num_threads())]
-    for path in write_page(arguments.page, *measure_twice(options)):
+    for path in write_page(arguments.page, *measure_twice(CONTESTS, options)):
         print(f'wrote {path}', file=sys.stderr)
     return 0
 

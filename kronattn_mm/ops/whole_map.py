@@ -49,7 +49,7 @@ def whole_map_attention(
     else:
         value = _project(projections.values, tokens, projections.value_bias)
         attended = _attend(query, key, value, num_heads, grouping)
-        out = torch.baddbmm(tokens, projections.reprojection.expand(len(x), -1, -1), attended)
+        out = torch.baddbmm(tokens, _for_images(projections.reprojection, len(x)), attended)
     out = (out + bias[:, None] if out.requires_grad else out.add_(bias[:, None])).view(x.shape)
     return out if x.is_contiguous() else torch.empty_like(x).copy_(out)
 
@@ -84,7 +84,12 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, num_heads: int, grouping:
 
 
 def _project(weight: Tensor, tokens: Tensor, bias: Tensor | None = None) -> Tensor:
-    weight = weight.expand(len(tokens), -1, -1)
+    weight = _for_images(weight, len(tokens))
     if bias is None:
         return torch.bmm(weight, tokens)
     return torch.baddbmm(bias[:, None], weight, tokens)
+
+
+def _for_images(weight: Tensor, images: int) -> Tensor:
+    # The gradient of an expanded weight is summed up even where there is one image.
+    return weight.unsqueeze(0) if images == 1 else weight.expand(images, -1, -1)

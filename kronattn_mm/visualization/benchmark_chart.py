@@ -78,7 +78,7 @@ def draw_bars(
         OSError: If the file cannot be written.
     """
     names = [item.bar.what for result in results for item in result.cleared]
-    figure = Figure(figsize=(10, 1.5 + 0.3 * len(names)), layout='constrained')
+    figure = Figure(figsize=(10, 1.5 + 0.25 * len(names)), layout='constrained')
     axes = figure.subplots()
     places = {name: len(names) - index for index, name in enumerate(names)}
     for label, measured, style in (
@@ -97,8 +97,10 @@ def draw_bars(
     axes.axvline(1, color='black', linewidth=1)
     axes.set_xscale('log')
     axes.set_yticks(list(places.values()), list(places), fontsize=8)
-    axes.set_xlabel(f'times the bar (1: just cleared), log scale\n{machine}', fontsize=7)
+    axes.set_xlabel('times the bar (1: just cleared), log scale')
+    axes.margins(y=0.01)
     axes.grid(linewidth=0.3)
+    figure.supxlabel(machine, fontsize=7)
     figure.legend(loc='outside upper right', ncols=3)
     save_figure(figure, Path(path))
 
