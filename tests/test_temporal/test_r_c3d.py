@@ -308,6 +308,8 @@ def test_windows_without_an_action_and_without_a_proposal():
     losses = run(built, 'loss', empty)
     assert losses['loss_segment'] == losses['loss_proposal_segment'] == 0
     sum(losses.values()).backward()
+    none = built.segment_head.loss(torch.zeros(0, 128), torch.zeros(0).long(), torch.zeros(0, 2))
+    assert none['loss_class'] == none['loss_segment'] == 0
     built.eval()
     # Every anchor shrinks to nothing: no proposal is left, and nothing is found.
     built.proposal_head.regression.bias.data[1::2] = -50
@@ -328,6 +330,10 @@ def test_mistakes_are_named():
         run(built, 'train', batch())
     with pytest.raises(ValueError, match='shared_stages must be from 1 to 4, .* got 5'):
         model(shared_stages=5)
+    with pytest.raises(ValueError, match='negative_iou <= positive_iou <= 1, got negative_iou=0.6'):
+        SegmentHead(4, 2, negative_iou=0.6)
+    with pytest.raises(ValueError, match='scales must be numbers above 0'):
+        TemporalProposalHead(4, scales=(0, 1))
     with pytest.raises(ValueError, match='stem_kernel must be three odd numbers'):
         ResNet3d(stem_kernel=(3, 4, 4))
     with pytest.raises(ValueError, match="did you mean 'res4'"):

@@ -21,6 +21,7 @@ from ...registry import MODELS
 from .segments import (
     anchor_segments,
     assign_segments,
+    check_overlaps,
     decode_segments,
     encode_segments,
     sample_segments,
@@ -46,6 +47,9 @@ class TemporalProposalHead(BaseModule):
             Defaults to (2000, 300).
         init_cfg (dict or Sequence, optional): Initialisation. Defaults to a normal distribution of
             deviation 0.01.
+
+    Raises:
+        ValueError: If there are no scales above 0, or ``negative_iou`` exceeds ``positive_iou``.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class TemporalProposalHead(BaseModule):
         if not scales or min(scales) <= 0:
             raise ValueError(f'scales must be numbers above 0, got {scales!r}')
         self.scales = tuple(scales)
+        check_overlaps(negative_iou, positive_iou)
         self.positive_iou = positive_iou
         self.negative_iou = negative_iou
         self.samples = positive_int('samples', samples)

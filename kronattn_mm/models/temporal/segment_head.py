@@ -16,6 +16,7 @@ from ...layers.arguments import positive_int
 from ...registry import MODELS
 from .segments import (
     assign_segments,
+    check_overlaps,
     decode_segments,
     encode_segments,
     sample_segments,
@@ -43,6 +44,10 @@ class SegmentHead(BaseModule):
         dropout (float): Share of the features that is dropped in training. Defaults to 0.
         init_cfg (dict or Sequence, optional): Initialisation. Defaults to normal distributions of
             deviation 0.01 for the scores and 0.001 for the regression.
+
+    Raises:
+        TypeError: If a number is none.
+        ValueError: If a number is below 1, or ``negative_iou`` exceeds ``positive_iou``.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class SegmentHead(BaseModule):
             )
         )
         self.num_classes = positive_int('num_classes', num_classes)
+        check_overlaps(negative_iou, positive_iou)
         self.positive_iou = positive_iou
         self.negative_iou = negative_iou
         self.samples = positive_int('samples', samples)
@@ -131,7 +137,8 @@ class SegmentHead(BaseModule):
         positive = (labels < self.num_classes).nonzero().flatten()
         regressed = regressed[positive, labels[positive]]
         return dict(
-            loss_class=cross_entropy(logits, labels),
+            # Not the mean: of windows without a truth and a proposal that would be no number.
+            loss_class=cross_entropy(logits, labels, reduction='sum') / max(len(labels), 1),
             loss_segment=smooth_l1_loss(regressed, answers[positive], reduction='sum')
             / max(len(positive), 1),
         )

@@ -175,6 +175,15 @@ def sample_segments(assigned: Tensor, number: int, positive_fraction: float) -> 
     return torch.cat([positive, negative])
 
 
+def check_overlaps(negative_iou: float, positive_iou: float) -> None:
+    """Raise ValueError unless 0 <= ``negative_iou`` <= ``positive_iou`` <= 1."""
+    if not 0 <= negative_iou <= positive_iou <= 1:
+        raise ValueError(
+            'overlaps must satisfy 0 <= negative_iou <= positive_iou <= 1, got '
+            f'negative_iou={negative_iou} and positive_iou={positive_iou}'
+        )
+
+
 def _draw(indices: Tensor, number: int) -> Tensor:
     if len(indices) <= number:
         return indices
