@@ -232,6 +232,24 @@ def test_single_precision_gradients(form):
         assert (our_weights[name] - wanted).abs().max() < 1e-4 * scale, name
 
 
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('normalization', ['softmax', 'scaling'])
+def test_half_precision_errs_at_most_twice_as_much_as_the_plain_form(dtype, normalization):
+    settings = dict(in_channels=32, key_channels=16, value_channels=16)
+    layer = layer_of(dtype=dtype, normalization=normalization, **settings)
+    x = torch.randn(1, 32, 60, 80).to(dtype)
+    wanted = copy.deepcopy(layer).double()(x.double())
+
+    key, query, value = (conv(x).flatten(2) for conv in (layer.keys, layer.queries, layer.values))
+    if normalization == 'softmax':
+        key, query = key.softmax(2), query.softmax(1)
+    else:
+        key, query = key / 4800**0.5, query / 4800**0.5
+    attended = value @ key.transpose(1, 2) @ query
+    plain = x + layer.reprojection(attended.view(1, 16, 60, 80))
+    assert (layer(x) - wanted).abs().max() <= 2 * (plain - wanted).abs().max()
+
+
 def kept(layer, x, backend):
     """Bytes that the graph holds beside the input and the weights, each storage once."""
     storages = {}
