@@ -147,3 +147,52 @@ def _imported(node: ast.AST, path: Path) -> Iterator[Path]:
             yield from (
                 found for found in (file, package) if found.is_file() and found.is_relative_to(ROOT)
             )
+
+
+_PROGRAMS = (
+    r'(?:[A-Z_]+=\S+ +)*'
+    r'(?:kronattn|make|(?:\.venv/bin/)?python|pip|mim|tools/\S+\.(?:py|sh))(?: |$)'
+)
+_MENTION = re.compile(
+    r'(?:kronattn|make|mim|tools/\S+|python -m kronattn_mm)(?: [a-z-]+)?|kronattn convert [a-z-]+'
+)
+
+
+def shell_lines(page: Path) -> list[str]:
+    """The commands of a page as a shell gets them: continued lines joined, comments left out.
+
+    They are the lines of its blocks that begin with a program, and what the running text names with
+    arguments; a bare name (`kronattn points`) is no command. Optional parts lose their brackets. A
+    ``cd`` stays before the commands that follow it in its block.
+    """
+    text = page.read_text(encoding='utf-8')
+    found: list[str] = []
+    whole = [
+        block for language in ('', 'bash', 'sh', 'console') for block in blocks(page, language)
+    ]
+    whole += [match.group() for match in _INDENTED.finditer(_FENCE.sub('', text))]
+    for block in whole:
+        place = ''
+        for line in block.replace('\\\n', ' ').splitlines():
+            line = line.strip().removeprefix('$ ')
+            if line.startswith('cd '):
+                place = f'{line} && '
+            elif re.match(_PROGRAMS, line):
+                found.append(place + line)
+    inline = (' '.join(words.split()) for words in _INLINE.findall(prose(page)))
+    named = [words for words in inline if re.match(_PROGRAMS, words)]
+    cleaned = [_cleaned(line) for line in found]
+    cleaned += [line for line in map(_cleaned, named) if not _MENTION.fullmatch(line)]
+    return list(dict.fromkeys(cleaned))
+
+
+def _cleaned(line: str) -> str:
+    """A command without comment, dots, and the brackets around its optional parts."""
+    line = re.sub(r' +#.*| *\.\.\.$', '', line)
+    line = re.sub(r'(?<!\S)\[([^\[\]]*)\](?!\S)', r'\1', line)
+    return ' '.join(line.removesuffix(' ...').split())
+
+
+def command_pages() -> list[Path]:
+    """The pages whose commands are run: all but the list of changes, which are history."""
+    return [page for page in pages() if page.name != 'CHANGELOG.md']

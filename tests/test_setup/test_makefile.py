@@ -68,6 +68,11 @@ def test_tests_are_split_by_the_marker(tree):
     assert '-m slow' in make(tree, '-n', 'test-slow').stdout
 
 
+def test_lint_checks_rules_and_format(tree):
+    shown = make(tree, '-n', 'lint').stdout
+    assert '-m ruff check .' in shown and '-m ruff format --check --quiet .' in shown
+
+
 def test_caches_stay_inside_the_checkout(tree):
     (tree / 'Makefile').write_text((tree / 'Makefile').read_text() + '\nshow:\n\t@env\n')
     variables = make(tree, 'show').stdout
