@@ -118,7 +118,9 @@ COMMANDS: dict[str, Run | Elsewhere | NotHere] = {
     'kronattn show CONFIG CHECKPOINT IMAGE': Run(),
     'kronattn report WORK_DIR': Run(),
     'kronattn ablate CONFIG CHECKPOINT': Run(),
-    'kronattn bench --paper-table kao': Run(more=ONCE),
+    'kronattn bench --layer NAME': Run(
+        {'NAME': 'EfficientAttention2d'}, more=f'--maps 14x20 {ONCE}'
+    ),
     'kronattn convert KIND IN OUT': CONVERTING,
     'kronattn COMMAND --help': Elsewhere(
         'tests/test_docs/test_commands.py::test_help_names_the_options'
@@ -337,5 +339,13 @@ COMMANDS: dict[str, Run | Elsewhere | NotHere] = {
         Elsewhere(
             'tests/test_temporal/test_training.py::test_chance_is_low_and_labels_alone_matter'
         )
+    ),
+    'python tools/docs/deployment_speed.py configs/shift_and_balance/classification/imagenet/'
+    'mobilenetv2-x1.0_sb-1_4xb64-300e_in1k.py --shape 224 224 --threads 2 --repetitions 21': Run(
+        {'--shape 224 224': '--shape 64 64', '--repetitions 21': '--repetitions 3'}
+    ),
+    'python tools/docs/deployment_speed.py configs/kronecker_attention/segmentation/'
+    'deeplabv2_mobilenet-v2-d16_kao-qkv_120_voc-161x161.py --shape 321 321 --threads 2': Run(
+        {'--shape 321 321': '--shape 65 65'}, more='--repetitions 3'
     ),
 }
