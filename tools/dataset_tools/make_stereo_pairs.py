@@ -16,9 +16,9 @@ Layout::
     OUT/frames_cleanpass/{TRAIN,TEST}/{left,right}/*.png
     OUT/disparity/{TRAIN,TEST}/left/*.pfm               disparity of the left view, in pixels
     OUT/disparity_occlusions/{TRAIN,TEST}/left/*.png    255 where the right view does not show it
-    OUT/recipe.json                                     settings
+    OUT/recipe.json                                     settings, checksum of the annotations
 
-A folder with the same settings is reused; anything else there is never replaced.
+A set of the same source and settings is reused; anything else there is never replaced.
 
 Example::
 
@@ -26,6 +26,7 @@ Example::
 """
 
 import argparse
+import hashlib
 import json
 import shutil
 import sys
@@ -37,7 +38,7 @@ from typing import Any
 
 import cv2
 import numpy as np
-from check_coco_folder import DataError, Split, check_coco_folder
+from check_coco_folder import DataError, Split, check_coco_folder, find_splits
 from pycocotools import mask as run_lengths
 
 from kronattn_mm.cost.command_line import Parser, positive_integer
@@ -353,8 +354,14 @@ def write_scene(folder: Path, split: str, name: str, scene: Scene) -> None:
             raise OSError(f'{path} could not be written')
 
 
-def is_made(folder: Path, recipe: Recipe) -> bool:
-    """Whether ``folder`` was made with the same settings and all its files are there."""
+def annotations_checksum(source: str | Path) -> str:
+    """SHA-256 of both annotation files of a folder, which tell it from others."""
+    files = [annotations for annotations, _ in find_splits(source)]
+    return hashlib.sha256(b''.join(file.read_bytes() for file in files)).hexdigest()
+
+
+def is_made(folder: Path, recipe: Recipe, checksum: str) -> bool:
+    """Whether ``folder`` was made of the same source and settings and all its files are there."""
     try:
         stored = json.loads((folder / RECIPE).read_text(encoding='utf-8'))
     except (OSError, ValueError):
@@ -362,6 +369,7 @@ def is_made(folder: Path, recipe: Recipe) -> bool:
     return (
         stored.get('format') == FORMAT_VERSION
         and stored.get('settings') == asdict(recipe)
+        and stored.get('source') == checksum
         and all((folder / file).is_file() for file in stored.get('files', [None]))
     )
 
@@ -372,7 +380,7 @@ def make_stereo_pairs(
     recipe: Recipe = Recipe(),
     progress: Callable[[], None] | None = None,
 ) -> bool:
-    """Make the set, unless it is there with the same settings.
+    """Make the set, unless it is there, made of the same source with the same settings.
 
     Args:
         source: Folder of COCO form.
@@ -388,11 +396,12 @@ def make_stereo_pairs(
         FileExistsError: ``out`` holds something else.
     """
     out = Path(out)
-    if is_made(out, recipe):
+    checksum = annotations_checksum(source)
+    if is_made(out, recipe, checksum):
         return False
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(
-            f'{out} exists and is not a set with these settings: name another folder'
+            f'{out} exists and is not a set of {source} with these settings: name another folder'
         )
     folder = check_coco_folder(source)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -408,10 +417,8 @@ def make_stereo_pairs(
                 if progress is not None:
                     progress()
         files = [str(path.relative_to(draft)) for path in sorted(draft.rglob('*.*'))]
-        recipe_text = json.dumps(
-            dict(format=FORMAT_VERSION, settings=asdict(recipe), files=files), indent=1
-        )
-        (draft / RECIPE).write_text(recipe_text, encoding='utf-8')
+        content = dict(format=FORMAT_VERSION, settings=asdict(recipe), source=checksum, files=files)
+        (draft / RECIPE).write_text(json.dumps(content, indent=1), encoding='utf-8')
         draft.chmod(0o755)  # mkdtemp makes it private
         if out.exists():
             out.rmdir()  # it is empty
