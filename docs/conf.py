@@ -48,6 +48,7 @@ TEXT_OF = {
     'repository/readme': ROOT / 'README.md',
     'repository/segmentation': ROOT / 'configs/kronecker_attention/segmentation/README.md',
     'repository/ssd': ROOT / 'configs/shift_and_balance/ssd/README.md',
+    'repository/stereo': ROOT / 'configs/efficient_attention/stereo/README.md',
     'repository/temporal_localization': ROOT
     / 'configs/efficient_attention/temporal_localization/README.md',
 }

@@ -58,7 +58,7 @@ def draw_disparity(
         panels.append((f'error (pixels{mean})', error, limits))
     rows = len(panels) // 2
     width = 9.0
-    height = rows * (width / 2 * left.shape[0] / left.shape[1] + 0.35) + 0.3
+    height = rows * (0.45 * width * left.shape[0] / left.shape[1] + 0.3) + 0.3
     figure = Figure((width, height), dpi=_DPI, layout='constrained')
     canvas = FigureCanvasAgg(figure)
     if title:
@@ -71,7 +71,7 @@ def draw_disparity(
         axes.set_axis_off()
         if options:
             over = 'max' if options['vmax'] == _LARGEST_ERROR else 'neither'
-            bar = figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02, extend=over)
+            bar = figure.colorbar(image, cax=axes.inset_axes([1.02, 0, 0.03, 1]), extend=over)
             bar.ax.tick_params(labelsize=7)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
