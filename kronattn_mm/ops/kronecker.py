@@ -26,9 +26,9 @@ from torch import Tensor
 from .backend import backend
 from .checks import eager_on_cpu, in_graph, needs_gradient
 
-# Bytes of the map that are worked on at a time. They stay in the last cache, which cores share;
-# pieces for a core's own cost more in calls than they save.
-_CHUNK_BYTES = 1 << 23
+# Bytes of the map that are worked on at a time, few enough to stay in the cache. Pieces that are
+# much smaller cost more in calls than they save.
+_CHUNK_BYTES = 1 << 22
 
 
 def axis_averages(x: Tensor) -> Tensor:
@@ -213,7 +213,8 @@ def _read_once(x: Tensor, average: bool) -> Tensor:
     blocks = [planes.new_empty(planes.shape[0], planes.shape[axis]) for axis in reversed(axes)]
     others = [[axis for axis in axes if axis != kept] for kept in reversed(axes)]
     for part in _chunks(x):
-        for block, summed in zip(blocks, others, strict=True):
+        # The sum along the rows first: it reads memory in order, and the others find it cached.
+        for block, summed in reversed([*zip(blocks, others, strict=True)]):
             torch.sum(planes[part], summed, out=block[part])
     if average:
         for block, summed in zip(blocks, others, strict=True):

@@ -66,6 +66,9 @@ def pointwise_convolution_by_image(x: Tensor, weight: Tensor, bias: Tensor | Non
     weight, tokens = weight.flatten(2), x.flatten(2)
     start = None if bias is None else bias[:, :, None]
     if eager_on_cpu(x, weight):
+        if torch.get_num_threads() == 1:
+            out = torch.bmm(weight, tokens)
+            return (out if start is None else out.add_(start)).unflatten(2, x.shape[2:])
         if start is None:
             # All threads share in filling fresh memory, where the product alone leaves it to one.
             start = x.new_zeros(1, 1, 1)
