@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .checks import without_autocast
 from .projections import Projections
 from .tiled_backward import backward
 from .tiled_forward import Gathered, Setting, forward
@@ -63,5 +64,7 @@ class _Block(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, inputs, sums, shares, *weights = ctx.saved_tensors
         gathered, projections = Gathered(inputs, sums, shares), Projections(*weights)
-        dx, grads = backward(x, grad, gathered, projections, ctx.setting)
+        # Gradients have the precision of the forward pass, which autocast was not on for.
+        with without_autocast(x):
+            dx, grads = backward(x, grad, gathered, projections, ctx.setting)
         return dx, None, *grads
