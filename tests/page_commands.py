@@ -348,4 +348,11 @@ COMMANDS: dict[str, Run | Elsewhere | NotHere] = {
     'deeplabv2_mobilenet-v2-d16_kao-qkv_120_voc-161x161.py --shape 321 321 --threads 2': Run(
         {'--shape 321 321': '--shape 65 65'}, more='--repetitions 3'
     ),
+    # docs/troubleshooting.md
+    'pip download --no-deps --no-build-isolation --no-binary mmcv mmcv==2.1.0': NotHere(
+        'it downloads; set-up fetches the source in the same way where there is no wheel'
+    ),
+    'pip wheel --no-deps --no-build-isolation ./mmcv-2.1.0': NotHere(
+        'compiling takes eight minutes on two cores and needs another torch than that of the tests'
+    ),
 }
