@@ -71,7 +71,11 @@ CONTESTS = Elsewhere(
     'tests/test_benchmark/test_command.py::test_contests_by_the_beginning_of_their_names'
 )
 STEREO = 'configs/efficient_attention/stereo/psmnet'
+STEREO_SMALL = 'configs/efficient_attention/stereo/small/psmnet_ea-out2_composed-pairs.py'
 PAIRS = Elsewhere('tests/test_stereo/test_composed_pairs.py::test_a_set_is_made_reused_and_read')
+STEREO_RUN = Elsewhere(
+    'tests/test_stereo/test_stereo_training.py::test_stock_scripts_train_resume_and_test'
+)
 SHORT = 'train_cfg.max_epochs=1'
 ONCE = '--repetitions 1'
 
@@ -319,11 +323,26 @@ COMMANDS: dict[str, Run | Elsewhere | NotHere] = {
     ),
     'python tools/dataset_tools/make_stereo_pairs.py PHOTOGRAPHS data/stereo_pairs --train 600 '
     '--val 60': PAIRS,
-    f'python tools/train.py {STEREO.replace("psmnet", "small/psmnet")}_ea-out2_composed-pairs.py': (
-        Elsewhere(
-            'tests/test_stereo/test_stereo_training.py::test_stock_scripts_train_resume_and_test'
-        )
+    'python tools/dataset_tools/make_stereo_pairs.py COCO_FOLDER data/stereo_pairs --train 600 '
+    '--val 60': PAIRS,
+    'python tools/dataset_tools/make_stereo_pairs.py data/digits data/digit_pairs --train 1 '
+    '--val 12': PAIRS,
+    'python tools/dataset_tools/make_digit_scenes.py data/digits --train 8 --val 12': Run(
+        {'data/digits': 'digits'}
     ),
+    'python tools/analysis_tools/stereo_baselines.py data/stereo_pairs': Elsewhere(
+        'tests/test_stereo/test_stereo_baselines.py::test_the_command'
+    ),
+    'python tools/train.py configs/efficient_attention/stereo/small/psmnet_composed-pairs.py': (
+        STEREO_RUN
+    ),
+    f'python tools/test.py {STEREO_SMALL} '
+    'work_dirs/psmnet_ea-out2_composed-pairs/epoch_10.pth '
+    '--cfg-options model.neck.insert.0.enabled=False': STEREO_RUN,
+    f'python tools/test.py {STEREO_SMALL} '
+    'work_dirs/psmnet_ea-out2_composed-pairs/epoch_10.pth --show-dir pictures '
+    '--cfg-options test_dataloader.dataset.data_root=data/digit_pairs/': STEREO_RUN,
+    f'python tools/train.py {STEREO_SMALL}': STEREO_RUN,
     # docs/datasets.md in README.md
     'kronattn check-data CONFIG': Run(),
     'python tools/dataset_tools/prepare_coco.py': DATASETS,
