@@ -114,6 +114,9 @@ def prepare(tool: str) -> tuple[ModuleType, dict[str, Any]]:
         )
     from mmengine.config import Config
 
+    from kronattn_mm.checkpoint_types import allow_own_checkpoints
+
+    allow_own_checkpoints()  # also for configs without anything of ours
     path = find_config(sys.argv[1:])
     try:
         config = Config.fromfile(str(path))
