@@ -44,7 +44,8 @@ def test_the_static_network_by_products_computes_the_same(networks):
     with torch.profiler.profile() as profile, torch.inference_mode():
         products.extract_feat(x)
     counts = {event.key: event.count for event in profile.key_averages()}
-    assert counts['aten::conv2d'] < 52 and counts['aten::baddbmm'] == 52 - counts['aten::conv2d']
+    products_run = counts.get('aten::bmm', 0) + counts.get('aten::baddbmm', 0)
+    assert products_run == 52 - counts['aten::conv2d'] > 0
 
 
 def test_all_kernels_are_mixed_and_nothing_else(networks):

@@ -37,9 +37,11 @@ def test_numbers_of_kernels_that_differ():
         mix_kernels(torch.rand(2, 4), torch.rand(3, 5))
 
 
+@pytest.mark.parametrize('threads', [1, 2])
 @pytest.mark.parametrize('batch', [0, 1, 3])
 @pytest.mark.parametrize('with_bias', [True, False])
-def test_pointwise_convolution(batch, with_bias):
+def test_pointwise_convolution(batch, with_bias, threads, monkeypatch):
+    monkeypatch.setattr(torch, 'get_num_threads', lambda: threads)
     x = torch.randn(batch, 3, 4, 5, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(batch, 2, 3, 1, 1, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(batch, 2, dtype=torch.float64, requires_grad=True) if with_bias else None
