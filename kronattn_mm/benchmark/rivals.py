@@ -138,6 +138,9 @@ def enter_layer(
         if similarities > most:
             left_out[name] = f'{similarities:.2g} similarities'
             continue
+        if name == 'NonLocal' and x.shape[1] % width:
+            left_out[name] = f'it has a whole fraction of {x.shape[1]} channels inside, not {width}'
+            continue
         block = build(x.dim() - 2, x.shape[1], width).to(x.device, x.dtype).train(training)
         members.append(_contestant(name, block, x, training))
     if 'static' in rivals:
@@ -200,15 +203,9 @@ def _non_local(spatial_dims: int, in_channels: int, inner_channels: int) -> nn.M
     from mmcv.cnn.bricks import NonLocal1d, NonLocal2d, NonLocal3d
 
     cls = {1: NonLocal1d, 2: NonLocal2d, 3: NonLocal3d}[spatial_dims]
-    block = cls(
+    return cls(
         in_channels, reduction=in_channels // inner_channels, use_scale=False, zeros_init=False
     )
-    if block.inter_channels != inner_channels:
-        raise ValueError(
-            f"mmcv's non-local block has a whole fraction of the {in_channels} channels inside, "
-            f'not {inner_channels}'
-        )
-    return block
 
 
 def _static(layer: nn.Module, x: Tensor) -> nn.Module:

@@ -58,7 +58,7 @@ def test_a_layer_under_compile(capfd):
     code, out, _ = call_tool(
         bench,
         capfd,
-        *'--layer EfficientAttention1d --channels 16 --maps 40 --repetitions 1'.split(),
+        *'--layer EfficientAttention1d --channels 64 --maps 40 --repetitions 1'.split(),
     )
     assert code == 0
     for name in ('kronattn_mm', 'straightforward', 'compiled', 'NonLocal', 'SDPA', 'floor'):

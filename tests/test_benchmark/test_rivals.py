@@ -64,6 +64,13 @@ def test_what_would_take_gigabytes_is_left_out():
     assert left_out == {'NonLocal': '1.6e+09 similarities', 'SDPA': '1.6e+09 similarities'}
 
 
+def test_a_width_that_mmcvs_block_cannot_have_leaves_it_out():
+    layer = build_layer('EfficientAttention2d', 16, {})  # 64 key channels
+    entry, left_out = enter_layer(layer, torch.zeros(1, 16, 4, 4), ['NonLocal', 'SDPA'])
+    assert [member.name for member in entry.contestants] == [OURS, 'SDPA']
+    assert left_out == {'NonLocal': 'it has a whole fraction of 16 channels inside, not 64'}
+
+
 def test_the_floor_has_three_times_the_products_in_training():
     layer, x = small('EfficientAttention2d')
     forward, training = (enter_layer(layer, x, ['floor'], kind)[0].needs for kind in (False, True))
