@@ -297,6 +297,21 @@ COMMANDS: dict[str, Run | Elsewhere | NotHere] = {
     'kronattn bench --layer ShiftBalanceConv2d --set kernel_size=1 --channels 96 --batch 8 '
     '--device cuda --dtype bfloat16': Run({'--device cuda': '--device cpu'}, more=ONCE),
     'kronattn bench --model CONFIG --batch 2 --shape 320 320 --training': Run(more=ONCE),
+    # docs/gpu.md
+    'python -m pytest tests/test_ops/test_triton.py': Elsewhere(
+        'tests/test_ops/test_triton.py::test_under_the_interpreter'
+    ),
+    'python -m pytest tests/test_ops/test_triton.py -m slow': Elsewhere(
+        'tests/test_ops/test_triton.py::test_compiled_for_cards_that_are_not_there'
+    ),
+    'python -m pytest tests/test_ops/test_cuda.py': Elsewhere(
+        'tests/test_ops/test_cuda.py::test_layers_under_autocast'
+    ),
+    'CUDA_VISIBLE_DEVICES=0 PYTHONPATH=. python -m pytest tests/test_ops/test_cuda.py': NotHere(
+        'it needs a GPU; without one the line above runs the part that does not'
+    ),
+    'PYTHONPATH=. python tools/analysis_tools/gpu_kernels.py --dtypes bfloat16 float32 '
+    '--json gpu.json': NotHere('it needs a GPU'),
     # docs/deployment.md and docs/support.md
     'kronattn export CONFIG CHECKPOINT --out FILE.onnx --images IMAGE ... --normalize '
     '--part features': Run({'FILE.onnx': 'features.onnx', 'IMAGE ...': 'photos/001.jpg'}),
