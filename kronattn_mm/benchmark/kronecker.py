@@ -8,7 +8,7 @@ and with an accounting of memory that are not stated.
 All are two batched matrix products and a softmax over the contiguous dimension, without linear
 transformations and without batch norm on the coefficients. The regular operator here stores its
 coefficients, as the paper's did; the Kronecker operators are the package's own, whose
-:func:`dot_product_attention` takes many queries in turns in inference on a CPU. SDPA is torch's
+:func:`dot_product_attention` takes many queries in turns on a CPU. SDPA is torch's
 fused attention, what a user would take today for the regular operator; it computes the same
 without storing coefficients. KAO_KV can be computed by it as well.
 """

@@ -123,33 +123,31 @@ class _InTurns(torch.autograd.Function):
         return *_backward_in_turns(*inputs, gradient, ctx.normalization), None
 
 
-def _turns(query: Tensor, key: Tensor, count: int = 1) -> Iterator[tuple[Any, ...]]:
-    """Some queries at a time, and memory for as many similarities, ``count`` times.
+def _turns(
+    query: Tensor, key: Tensor, normalization: str
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Some queries at a time: which, their normalised similarities, and memory of that size.
 
     The memory, ``(N, queries, n)``, is the same in all turns: getting fresh memory for all
     similarities takes longer than computing them.
     """
     batch, keys, queries = key.shape[0], key.shape[-1], query.shape[-1]
     at_once = min(max(16, _bytes_at_once() // (batch * keys * query.element_size())), queries)
-    memory = query.new_empty(count, batch * at_once * keys)
+    memory = query.new_empty(2, batch * at_once * keys)
     for start in range(0, queries, at_once):
-        size = min(at_once, queries - start)
-        yield (
-            slice(start, start + size),
-            *memory[:, : batch * size * keys].unflatten(1, (batch, size, keys)),
-        )
-
-
-def _fill(similarity: Tensor, query: Tensor, key: Tensor, normalization: str) -> None:
-    torch.bmm(query.mT, key, out=similarity)
-    if normalization == 'softmax':
-        torch.softmax(similarity, dim=-1, out=similarity)
+        part = slice(start, min(start + at_once, queries))
+        size = part.stop - part.start
+        similarity, spare = memory[:, : batch * size * keys].unflatten(1, (batch, size, keys))
+        torch.bmm(query[..., part].mT, key, out=similarity)
+        if normalization == 'softmax':  # in place it would take half as long again
+            torch.softmax(similarity, dim=-1, out=spare)
+            similarity, spare = spare, similarity
+        yield part, similarity, spare
 
 
 def _attend_in_turns(query: Tensor, key: Tensor, value: Tensor, normalization: str) -> Tensor:
     out = query.new_empty(*value.shape[:2], query.shape[-1])
-    for part, similarity in _turns(query, key):
-        _fill(similarity, query[..., part], key, normalization)
+    for part, similarity, _ in _turns(query, key, normalization):
         # Copied, because the product itself is slow at writing between other columns.
         out[..., part] = torch.bmm(value, similarity.mT)
     return out
@@ -164,8 +162,7 @@ def _backward_in_turns(
     """
     d_query = query.new_empty(query.shape)
     d_key, d_value = key.new_zeros(key.shape), value.new_zeros(value.shape)
-    for part, similarity, d_similarity in _turns(query, key, 2):
-        _fill(similarity, query[..., part], key, normalization)
+    for part, similarity, d_similarity in _turns(query, key, normalization):
         of_turn = gradient[..., part]
         d_value.baddbmm_(of_turn, similarity)
         torch.bmm(of_turn.mT, value, out=d_similarity)
