@@ -351,6 +351,8 @@ class TestWhatIsNotTaken:
         layer = layer.float()
         self.refused(layer, x[:0], 'the input is empty')
         self.refused(copy.deepcopy(layer).to('meta'), x.to('meta'), 'the input is on meta')
+        large = torch.zeros(1, 8, 1, 1).expand(1, 8, 2**14, 2**14)
+        self.refused(layer, large, 'reaches over 2.31 numbers or more')
         self.refused(layer_of(8, 129, 4), x, 'more than 128 channels')
         self.refused(layer_of(8, 4, 260), x, 'more than 128 channels')
         self.refused(layer_of(8, 85, 5, heads=5), x, 'rounded up to a power of two')

@@ -96,10 +96,10 @@ def _not_this_tensor(x: Tensor) -> str | None:
         return 'the card is older than compute capability 8.0'
     if x.numel() == 0:
         return 'the input is empty'
-    if (
-        sum((size - 1) * stride for size, stride in zip(x[0].shape, x[0].stride(), strict=True))
-        >= 2**31
-    ):
+    # Places within an image are 32-bit numbers; the output of an expanded input is not expanded.
+    axes = zip(x.shape[1:], x.stride()[1:], strict=True)
+    reach = sum((size - 1) * stride for size, stride in axes)
+    if max(reach, x.shape[1:].numel()) >= 2**31:
         return 'an image reaches over 2^31 numbers or more'
     return None
 
