@@ -6,9 +6,10 @@ the branch. Its name is on purpose: mmengine's initialisers compare the names of
 direct bases with ``layer='Conv2d'`` of a config, so the ``init_cfg`` of a backbone reaches the
 weight of an attended convolution as it reaches any other.
 
-On a CPU a 1 x 1 convolution of a large map is one matrix product for each image, which takes less
-time there than torch's convolution and may begin with a vector instead of zero. It is the same but
-for rounding; ``kronattn_mm.ops.use_backend('reference')`` keeps to the convolution.
+On a CPU with two threads or more a 1 x 1 convolution of several large maps is one matrix product
+for each, which takes less time there than torch's convolution and may begin with a vector instead
+of zero. It is the same but for rounding; ``kronattn_mm.ops.use_backend('reference')`` keeps to the
+convolution.
 
 ``weight`` and ``bias`` have the names that they have in ``nn.Conv2d``, and everything new is under
 ``attention.``, so a checkpoint of the plain network loads as before.
@@ -89,9 +90,11 @@ class Conv2d(_ConvNd):
         """Say whether :meth:`product` does the same as :meth:`trunk` here, in less time."""
         return (
             self.pointwise
+            and torch.get_num_threads() > 1
             and backend() != 'reference'
             and eager_on_cpu(x, self.weight)
             and x.is_contiguous()
+            and x.shape[0] > 1
             and x.shape[2] * x.shape[3] >= _POSITIONS_OF_PRODUCT
         )
 

@@ -287,8 +287,9 @@ class AttendedConvTester(BranchTester):
 
     @pytest.mark.parametrize('bias', [True, False])
     @pytest.mark.parametrize('batch', [1, 3])
-    def test_pointwise_on_large_maps(self, bias, batch):
+    def test_pointwise_on_large_maps(self, bias, batch, monkeypatch):
         """Where a matrix product takes the convolution's place, nothing changes but rounding."""
+        monkeypatch.setattr(torch, 'get_num_threads', lambda: 2)
         layer = self.build_active(dict(out_channels=4, kernel_size=1, bias=bias)).double().eval()
         x = self.input((12, 13), batch, torch.float64)
         wanted = np.stack([self.reference(layer, image) for image in x.numpy()])
@@ -368,13 +369,14 @@ class TestShiftBalanceConv2d(AttendedConvTester):
             layer(x).square().sum().backward()
             assert layer.attention.lambda_.grad.abs().max() > 0
 
-    def test_lambda_of_zero_is_the_plain_convolution_on_large_maps(self):
+    def test_lambda_of_zero_is_the_plain_convolution_on_large_maps(self, monkeypatch):
+        monkeypatch.setattr(torch, 'get_num_threads', lambda: 2)
         layer = self.build(dict(lambda_init=0.0))
         x = self.input((16, 16))
         assert torch.equal(layer(x), self.plain(layer)(x))
 
     def test_the_shift_takes_no_pass_of_its_own(self, monkeypatch):
-        monkeypatch.setattr(torch, 'get_num_threads', lambda: 2)  # one thread adds it faster
+        monkeypatch.setattr(torch, 'get_num_threads', lambda: 2)  # one thread convolves
         layer = self.build(dict(bias=False)).eval()
         for shape, calls in (((16, 16), 0), ((5, 5), 1)):
             with torch.profiler.profile() as profile, torch.no_grad():
