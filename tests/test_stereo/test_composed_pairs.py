@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -9,10 +10,12 @@ import numpy as np
 import pytest
 from mmengine.registry import DATASETS
 
+from kronattn_mm.datasets.disparity_files import read_pfm
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'tools' / 'dataset_tools'))
 
-from make_stereo_pairs import STEPS, Layer, Recipe, main, make_stereo_pairs, render  # noqa: E402
+from make_stereo_pairs import STEPS, Layer, Recipe, Scene, main, make_stereo_pairs, render  # noqa: E402
 
 
 def smooth_texture(rng: np.random.Generator, height: int, columns: int) -> np.ndarray:
@@ -173,3 +176,24 @@ def test_mistakes_on_the_command_line_are_one_line(tmp_path, capsys, monkeypatch
         main(['nowhere', 'out', '--train', '0'])
     assert "invalid positive integer value: '0'" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_real_photographs(shared, tmp_path):
+    """Objects of COCO keep their shape, and the truth fits both views as far as noise allows."""
+    recipe = Recipe(train=2, val=2, noise=0)
+    assert make_stereo_pairs(shared / 'data' / 'coco_mini', tmp_path / 'pairs', recipe)
+    for split in ('TRAIN', 'TEST'):
+        for name in ('000001', '000002'):
+            folder = tmp_path / 'pairs'
+            left, right = (
+                cv2.imread(str(folder / 'frames_cleanpass' / split / side / f'{name}.png'))
+                for side in ('left', 'right')
+            )
+            disparity = read_pfm(folder / 'disparity' / split / 'left' / f'{name}.pfm')
+            mask = folder / 'disparity_occlusions' / split / 'left' / f'{name}.png'
+            occluded = cv2.imread(str(mask), cv2.IMREAD_GRAYSCALE) > 0
+            scene = Scene(left, right, disparity, occluded)
+            difference = np.abs(warped(scene) - left).mean(2)
+            wrong = np.abs(warped(replace(scene, disparity=disparity + 2)) - left).mean(2)
+            assert difference[~occluded].mean() < 0.5 * wrong[~occluded].mean()
+            assert difference[~occluded].mean() < 6 < difference[occluded].mean()

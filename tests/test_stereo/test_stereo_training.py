@@ -98,9 +98,10 @@ def test_stock_scripts_train_resume_and_test(config, tmp_path):
 @pytest.mark.slow
 def test_a_dry_run_of_the_paper_config_on_kitti(tmp_path):
     """The full network, on small pictures of another layout."""
-    write_kitti(tmp_path / 'kitti', pairs=2, size=(64, 128))
+    write_kitti(tmp_path / 'kitti', pairs=6, size=(64, 128))
     loader = (
-        "dict(dataset=dict(_delete_=True, type='kronattn_mm.KITTIStereoDataset', "
+        'dict(num_workers=0, persistent_workers=False, '
+        "dataset=dict(_delete_=True, type='kronattn_mm.KITTIStereoDataset', "
         f"data_root='{tmp_path / 'kitti'}', pipeline={{}}))"
     )
     load = "[dict(type='kronattn_mm.LoadStereoPair'), dict(type='kronattn_mm.LoadDisparity'), {}]"

@@ -19,10 +19,6 @@ Layout::
     OUT/recipe.json                                     settings, checksum of the annotations
 
 A set of the same source and settings is reused; anything else there is never replaced.
-
-Example::
-
-    python tools/dataset_tools/make_stereo_pairs.py data/my_photographs data/stereo_pairs
 """
 
 import argparse
@@ -430,34 +426,42 @@ def make_stereo_pairs(
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    default = Recipe()
     parser = Parser(
         __doc__, 'python tools/dataset_tools/make_stereo_pairs.py data/my_photographs data/pairs'
     )
     parser.add_argument('source', help='folder of COCO form with the photographs')
     parser.add_argument('out', help='folder to make')
-    for name, what in (
-        ('train', 'number of training pairs'),
-        ('val', 'number of held-out pairs'),
-        ('height', 'height of the views in pixels'),
-        ('width', 'width of the views in pixels'),
-        ('max-disparity', 'all disparities are below it, in pixels'),
-        ('min-objects', 'fewest objects in a scene'),
-        ('max-objects', 'most objects in a scene'),
-    ):
-        value = getattr(default, name.replace('-', '_'))
-        parser.add_argument(
-            f'--{name}', type=positive_integer, default=value, help=f'{what} (default: {value})'
-        )
-    for name, what in (
-        ('slanted', 'share of the scenes with a slanted back'),
-        ('noise', 'noise of each view in grey levels'),
-    ):
-        value = getattr(default, name)
-        parser.add_argument(
-            f'--{name}', type=float, default=value, help=f'{what} (default: {value})'
-        )
-    parser.add_argument('--seed', type=int, default=default.seed)
+    number = dict(type=positive_integer, metavar='N')
+    share = dict(type=float, metavar='X')
+    parser.add_argument('--train', **number, help='number of training pairs (default: %(default)s)')
+    parser.add_argument('--val', **number, help='number of held-out pairs (default: %(default)s)')
+    parser.add_argument(
+        '--height', **number, help='height of the views in pixels (default: %(default)s)'
+    )
+    parser.add_argument(
+        '--width', **number, help='width of the views in pixels (default: %(default)s)'
+    )
+    parser.add_argument(
+        '--max-disparity',
+        **number,
+        help='all disparities are below it, in pixels (default: %(default)s)',
+    )
+    parser.add_argument(
+        '--min-objects', **number, help='fewest objects in a scene (default: %(default)s)'
+    )
+    parser.add_argument(
+        '--max-objects', **number, help='most objects in a scene (default: %(default)s)'
+    )
+    parser.add_argument(
+        '--slanted', **share, help='share of the scenes with a slanted back (default: %(default)s)'
+    )
+    parser.add_argument(
+        '--noise', **share, help='noise of each view in grey levels (default: %(default)s)'
+    )
+    parser.add_argument(
+        '--seed', type=int, metavar='N', help='seed of every choice (default: %(default)s)'
+    )
+    parser.set_defaults(**asdict(Recipe()))
     return parser.parse_args(argv)
 
 

@@ -38,7 +38,7 @@ paper's table is and what the paper leaves open.
 How to run one: `python tools/train.py CONFIG`, after `python tools/train.py CONFIG --dry-run`.
 """
 _OURS = re.compile(r'kronattn_mm\.(\w+)')
-_MMCV_LAYERS = ('NonLocal2d', 'ContextBlock')
+_MMCV_LAYERS = ('NonLocal2d', 'NonLocal3d', 'ContextBlock')
 _ARCHITECTURES = ('CIFARMobileNetV2', 'ExpansionMobileNetV2', 'KANet', 'MnasNet')
 _PARTS = ('backbone', 'neck', 'decode_head', 'bbox_head', 'roi_head')
 
@@ -159,8 +159,10 @@ def _collect(node: ast.AST, part: str, source: Source) -> None:
     for name, value in _settings(node):
         if isinstance(value, ast.Constant) and name == 'at':
             source.points.setdefault(part, []).append(value.value)
-        elif isinstance(value, ast.Constant) and value.value in _MMCV_LAYERS:
-            source.layers.append(value.value)
+        elif isinstance(value, ast.Constant):
+            # mmcv does not register all that it has; the rest has our scope.
+            layer = str(value.value).removeprefix('kronattn_mm.')
+            source.layers += [layer] if layer in _MMCV_LAYERS else []
         _collect(value, name if name in _PARTS else part, source)
     if not isinstance(node, (ast.Call, ast.Dict)):
         for child in ast.iter_child_nodes(node):
