@@ -145,6 +145,9 @@ COMMANDS: dict[str, Run | Elsewhere | NotHere] = {
     ),
     'python tools/studies/attended_convs.py --data FOLDER --out DIR': STUDY,
     'mim train kronattn_mm CONFIG': Run(more=f'--cfg-options {SHORT}', needs='mim'),
+    'mim search kronattn_mm --dataset coco': Elsewhere(
+        'tests/test_docs/test_config_table.py::test_mim_search_finds_them'
+    ),
     'mim train onedl-mmdetection CONFIG': Run(more=f'--cfg-options {SHORT}', needs='mim'),
     # the READMEs of configs
     f'python tools/analysis_tools/cost.py {EA}.py': Run(),
