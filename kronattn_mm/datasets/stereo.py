@@ -86,7 +86,7 @@ class SceneFlowDataset(StereoDataset):
 
     Every picture in a folder ``left`` below the prefix ``image`` is the left view of a pair; the
     right one has the same path but for ``right``, and its disparities have the same path below the
-    prefix ``disparity``, as ``.pfm``.
+    prefix ``disparity``, as ``.pfm``::
 
         frames_cleanpass/TRAIN/A/0000/left/0006.png     FlyingThings3D
         disparity/TRAIN/A/0000/left/0006.pfm
@@ -143,6 +143,8 @@ class SceneFlowDataset(StereoDataset):
 @DATASETS.register_module()
 class KITTIStereoDataset(StereoDataset):
     """Pairs of KITTI 2015 or 2012 whose disparities were measured.
+
+    ::
 
         training/image_2/000000_10.png  image_3/...  disp_occ_0/...     2015
         training/colored_0/000000_10.png  colored_1/...  disp_occ/...   2012

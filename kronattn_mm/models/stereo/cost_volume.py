@@ -11,6 +11,8 @@ from torch import Tensor
 def concatenation_volume(left: Tensor, right: Tensor, planes: int) -> Tensor:
     """Lay the right view's features beside the left view's, moved by 0 to ``planes - 1`` columns.
 
+    ::
+
         volume[:, :, d, y, x] = (left[:, :, y, x], right[:, :, y, x - d])
 
     and zero where x < d: what lies there in the left view is outside of the right one.
@@ -42,6 +44,8 @@ def concatenation_volume(left: Tensor, right: Tensor, planes: int) -> Tensor:
 
 def soft_argmin(costs: Tensor) -> Tensor:
     """Return the mean disparity under the distribution that the costs define (equation 1).
+
+    ::
 
         d(y, x) = sum_d d * softmax_d(-cost[d, y, x])
 
