@@ -346,10 +346,10 @@ def _try_layer(cls: type, name: str, device: str) -> None:
     import torch
 
     dimensions = int(name[-2])
-    geometry = dict(out_channels=8, kernel_size=3, padding=1) if 'Conv' in name else {}
+    geometry = dict(out_channels=16, kernel_size=3, padding=1) if 'Conv' in name else {}
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        layer = cls(in_channels=8, **geometry).to(device)
-        x = torch.randn(2, 8, *[6] * dimensions, device=device, requires_grad=True)
+        layer = cls(in_channels=16, **geometry).to(device)
+        x = torch.randn(2, 16, *[6] * dimensions, device=device, requires_grad=True)
         layer(x).square().mean().backward()
     for key, parameter in [('the input', x), *layer.named_parameters()]:
         if parameter.grad is None:
