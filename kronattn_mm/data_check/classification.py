@@ -63,14 +63,18 @@ def check_labels(
 def _read_list(file: Path, root: Path, with_label: bool, listing: Listing) -> list[int]:
     """Read a list of `name label` lines; returns the labels."""
     labels = []
-    lines = file.read_text(encoding='utf-8').splitlines()
+    try:
+        lines = file.read_text(encoding='utf-8').splitlines()
+    except (OSError, ValueError) as error:
+        listing.add('unreadable annotation', file, str(error))
+        return labels
     if not lines:
         listing.add('unreadable annotation', file, 'it lists nothing')
     for number, line in enumerate(lines, 1):
         name, space, label = line.strip().rpartition(' ')
         if not with_label:
             name = line
-        elif not space or not label.isdigit():
+        elif not space or not label.isdecimal():
             listing.add(
                 'unreadable annotation',
                 f'{file}, line {number}',

@@ -19,6 +19,8 @@ _NEEDED = dict(
     annotations=('id', 'image_id', 'category_id', 'bbox', 'area'),
     categories=('id', 'name'),
 )
+# What other entries are found by; a number or a word.
+_NAMES = ('id', 'image_id', 'category_id', 'file_name', 'name')
 
 
 def read_coco(
@@ -103,7 +105,7 @@ def read_coco(
         if entry['id'] not in filled:
             listing.add(
                 'no objects',
-                images / entry['file_name'],
+                images / str(entry['file_name']),
                 'no object of the config (crowds aside) is on it',
             )
     return listing
@@ -120,11 +122,21 @@ def _parts(content: Any, file: Path, listing: Listing) -> tuple[list, list, list
         whole = []
         for entry in entries:
             lacking = [name for name in needed if not isinstance(entry, dict) or name not in entry]
-            if lacking:
+            nested = [
+                name
+                for name in _NAMES
+                if isinstance(entry, dict) and isinstance(entry.get(name), (list, dict))
+            ]
+            if lacking or nested:
+                what = (
+                    f'has no {lacking[0]!r}'
+                    if lacking
+                    else f'has a list or dict as its {nested[0]!r}'
+                )
                 listing.add(
                     'unreadable annotation',
                     file,
-                    f'an entry of {key!r} has no {lacking[0]!r}: {json.dumps(entry)[:80]}',
+                    f'an entry of {key!r} {what}: {json.dumps(entry)[:80]}',
                 )
             else:
                 whole.append(entry)
@@ -198,22 +210,32 @@ def _check_mask(mask: Any, size: tuple[float, float], place: str, listing: Listi
     if isinstance(mask, list):
         if not all(isinstance(polygon, list) for polygon in mask):
             listing.add('bad mask', place, 'its polygons are not lists of numbers')
+        elif not all(_are_numbers(polygon) for polygon in mask):
+            listing.add('bad mask', place, 'a polygon holds something else than numbers')
         elif not any(len(polygon) >= 6 and len(polygon) % 2 == 0 for polygon in mask):
             listing.add('empty mask', place, 'no polygon has three points: mmdet passes over it')
         return
     if not isinstance(mask, dict) or not {'size', 'counts'} <= set(mask):
         listing.add('bad mask', place, 'it is neither polygons nor run lengths')
         return
-    if list(mask['size']) != [size[1], size[0]]:
+    if mask['size'] != [size[1], size[0]]:
         listing.add(
             'bad mask',
             place,
-            f'its run lengths are for height and width {list(mask["size"])}, the picture has '
+            f'its run lengths are for height and width {mask["size"]}, the picture has '
             f'{[size[1], size[0]]}',
         )
+    elif not isinstance(mask['counts'], (list, str)) or (
+        isinstance(mask['counts'], list) and not _are_numbers(mask['counts'])
+    ):
+        listing.add('bad mask', place, 'its run lengths are neither numbers nor their short form')
     elif isinstance(mask['counts'], list) and sum(mask['counts']) != size[0] * size[1]:
         listing.add(
             'bad mask',
             place,
             f'its run lengths add up to {sum(mask["counts"])} of {size[0] * size[1]} pixels',
         )
+
+
+def _are_numbers(values: list) -> bool:
+    return {int, float}.issuperset(map(type, values))  # in C: COCO has millions of them

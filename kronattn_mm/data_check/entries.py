@@ -43,7 +43,7 @@ def entries_of(config: Config, split: str) -> list[Entry]:
     wrappers like them have another data set in ``dataset`` or several in ``datasets``.
 
     Raises:
-        ConfigError: The split has a data loader without a data set.
+        ConfigError: The split has a data loader without a data set, or with one that is no dict.
     """
     loader = config.get(f'{split}_dataloader')
     if not loader:
@@ -54,7 +54,9 @@ def entries_of(config: Config, split: str) -> list[Entry]:
     return list(_unwrapped(dataset, split, split, False))
 
 
-def _unwrapped(config: dict[str, Any], name: str, split: str, masks: bool) -> Iterator[Entry]:
+def _unwrapped(config: Any, name: str, split: str, masks: bool) -> Iterator[Entry]:
+    if not isinstance(config, dict):
+        raise ConfigError(f'{name} is {config!r}; a data set is a dict')
     steps = config.get('pipeline') or []
     masks = masks or any(isinstance(step, dict) and step.get('with_mask') for step in steps)
     if isinstance(config.get('dataset'), dict):
@@ -73,9 +75,11 @@ def missing_paths(entry: Entry) -> list[tuple[str, str]]:
         list[tuple[str, str]]: Paths, each with the sentence of what it is and how to name another.
 
     Raises:
-        ConfigError: The data is not a matter of files (another storage).
+        ConfigError: The data is not a matter of files (another storage), or its root is no path.
     """
     root = entry.config.get('data_root') or ''
+    if not isinstance(root, str):
+        raise ConfigError(f'{entry.name}: data_root is {root!r}; it must be the path of a folder')
     named = {'ann_file': entry.config.get('ann_file')}
     prefix = entry.config.get('data_prefix')
     named.update(prefix if isinstance(prefix, dict) else {'data_prefix': prefix})
@@ -105,6 +109,8 @@ def build(entry: Entry, scope: str | None) -> Any:
         ConfigError: It cannot be built.
     """
     config = dict(entry.config, pipeline=[])
+    if 'type' not in config:
+        raise ConfigError('it has no `type`, the name of a class of data sets')
     with quiet(), DefaultScope.overwrite_default_scope(scope):
         try:
             kind = config['type']

@@ -8,7 +8,7 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from .findings import Finding
 from .listing import LabelMap, Picture
@@ -59,7 +59,7 @@ def _content(path: Path, missing: str, unreadable: str, findings: list[Finding])
     except FileNotFoundError:
         findings.append(Finding(missing, str(path), 'it is listed but is not there'))
         return None
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         findings.append(Finding(unreadable, str(path), str(error)))
         return None
     if not content:
@@ -77,7 +77,7 @@ def _decode(content: bytes, picture: Picture, findings: list[Finding]) -> tuple[
             image.draft('RGB', (1, 1))  # JPEG: reads everything, computes an eighth
             image.load()
     except Exception as error:  # whatever a decoder stumbles over
-        message = f'it cannot be decoded to its end ({len(content)} bytes): {error}'
+        message = f'it cannot be decoded to its end ({len(content)} bytes): {_reason(error)}'
         findings.append(Finding('unreadable picture', str(picture.path), message))
         return None
     size = stored[::-1] if turned else stored
@@ -102,7 +102,7 @@ def _check_label_map(
         with Image.open(io.BytesIO(content)) as image:
             values = np.asarray(image)
     except Exception as error:  # whatever a decoder stumbles over
-        message = f'it cannot be decoded to its end ({len(content)} bytes): {error}'
+        message = f'it cannot be decoded to its end ({len(content)} bytes): {_reason(error)}'
         findings.append(Finding('label map', str(labels.path), message))
         return
     if values.ndim != 2:
@@ -130,6 +130,12 @@ def _check_label_map(
             f'{", ..." if len(wrong) > 5 else ""}; allowed are {ranges(labels.allowed)}'
         )
         findings.append(Finding('label out of range', str(labels.path), message))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):  # its own words are an address in memory
+        return 'it begins like no form of picture that is known here, or its head is cut off'
+    return str(error)
 
 
 def ranges(values: Iterable[int]) -> str:

@@ -15,7 +15,13 @@ def read_segmentation(dataset: Any) -> Listing:
     listing = Listing()
     allowed = allowed_values(dataset)
     names = set()
-    for info in dataset.load_data_list():
+    try:
+        infos = dataset.load_data_list()
+    except (OSError, ValueError) as error:  # a list that is no text, links that go in circles
+        place = dataset.ann_file or dataset.data_prefix.get('img_path')
+        listing.add('unreadable annotation', place, str(error)[:200])
+        return listing
+    for info in infos:
         names.add(info.get('seg_map_path'))
         labels = None
         if 'seg_map_path' in info:

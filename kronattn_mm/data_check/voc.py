@@ -50,7 +50,8 @@ def read_voc(
         try:
             root = ElementTree.parse(path).getroot()
             size = _size(root)
-        except (ElementTree.ParseError, OSError, ValueError) as error:
+        except (ElementTree.ParseError, LookupError, OSError, ValueError) as error:
+            # LookupError: an encoding that Python does not know
             listing.add('unreadable annotation', path, str(error))
             listing.pictures.append(Picture(picture))
             continue

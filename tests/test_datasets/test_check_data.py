@@ -228,6 +228,41 @@ def test_file_that_is_no_annotation(coco, tmp_path):
     assert 'no JSON' in places(content, 'unreadable annotation')[0]
 
 
+def test_entries_of_another_type_are_findings(coco, tmp_path):
+    """Lists where numbers belong, masks that are no masks, and names that no file can have."""
+
+    def change(content):
+        objects = content['train']['annotations']
+        objects[0]['segmentation'] = dict(size=20, counts=[1])
+        objects[1]['segmentation'] = dict(size=[HEIGHT, WIDTH], counts=['a'])
+        objects[2]['segmentation'] = [['a'] * 6]
+        objects[3]['image_id'] = [4]
+        content['train']['images'][3]['file_name'] = 'a\0b.jpg'
+
+    code, found, content = check(coco(change), '--splits', 'train')
+    assert code == 1
+    assert found['train.dataset']['bad mask'] == 3
+    assert found['train.dataset']['unreadable annotation'] == 1
+    assert "a list or dict as its 'image_id'" in places(content, 'unreadable annotation')[0]
+    assert 'null byte' in places(content, 'unreadable picture')[0]
+
+
+@pytest.mark.parametrize(
+    ('data', 'message'),
+    [
+        ("dict(type='ConcatDataset', datasets=['mine'])", "train.datasets.0 is 'mine'"),
+        ("dict(type='CocoDataset', data_root=7)", 'train: data_root is 7'),
+    ],
+)
+def test_config_whose_data_is_no_dict_or_no_path(tmp_path, capsys, data, message):
+    config = tmp_path / 'config.py'
+    config.write_text(f'train_dataloader = dict(dataset={data})')
+    with pytest.raises(SystemExit) as stop:
+        main([str(config)])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
 def test_testing_on_what_is_trained_on(coco, tmp_path):
     config = coco()
     train = ['ann_file=train.json', 'data_prefix.img=train/']
@@ -416,6 +451,15 @@ def test_every_fault_of_label_maps_is_found(segmentation, tmp_path):
     assert '7 of 1536 pixels hold 3, 200; allowed are 0 to 2, 255' in text
 
 
+def test_links_that_go_in_circles(segmentation, tmp_path):
+    config = segmentation()
+    folder = next(path for path in tmp_path.rglob('*.jpg')).parent
+    (folder / 'again').symlink_to('.')
+    code, _, content = check(config)
+    assert code == 1
+    assert 'symbolic links' in places(content, 'unreadable annotation')[0]
+
+
 def test_reduced_zero_label_allows_one_more(segmentation, tmp_path):
     draw_labels(tmp_path / 'labels' / 'train' / '0.png', np.full((HEIGHT, WIDTH), 3))
     assert check(segmentation(reduced=True))[0] == 0
@@ -481,6 +525,16 @@ def test_list_of_labels(folders, tmp_path):
         }
     )
     assert 'labels.txt, line 4' in places(content, 'unreadable annotation')[0]
+
+
+def test_list_in_another_encoding(folders, tmp_path):
+    config = folders()
+    name = tmp_path / 'list.txt'
+    name.write_bytes('caf\u00e9.jpg 0\n'.encode('latin-1'))
+    option = f'train_dataloader.dataset.ann_file={name}'
+    code, _, content = check(config, '--splits', 'train', '--cfg-options', option)
+    assert code == 1
+    assert places(content, 'unreadable annotation')[0].startswith(str(name))
 
 
 def test_cifar_is_not_downloaded(tmp_path):
