@@ -21,9 +21,12 @@ Cost for n positions, C channels, c inner channels and G groups, multiply-accumu
 3 n C c + n C c / G, and 2 n c for the products (with an order p, (4 p + 1) n c).
 """
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ..ops import compact_non_local
+from ..ops.checks import without_autocast
 from .arguments import boolean, check_input, positive_int, positive_number
 
 
@@ -102,8 +105,9 @@ class CGNL2d(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x + norm(reprojection(A(x)))`` for ``x`` of shape ``(N, in_channels, H, W)``."""
         check_input(self, x)
+        query = self.queries(x)
         attended = compact_non_local(
-            self._split_groups(self.queries(x)),
+            self._split_groups(query),
             self._split_groups(self.keys(x)),
             self._split_groups(self.values(x)),
             self.order,
@@ -111,6 +115,8 @@ class CGNL2d(nn.Module):
             self.scale,
         )
         attended = attended.reshape(x.shape[0], self.inner_channels, *x.shape[2:])
+        if query.dtype in (torch.float16, torch.bfloat16):
+            return x + self._reproject_in_float32(attended).to(x.dtype)
         return x + self.norm(self.reprojection(attended))
 
     def extra_repr(self) -> str:
@@ -119,6 +125,20 @@ class CGNL2d(nn.Module):
             f'groups={self.groups}, order={self.order}, gamma={self.gamma}, scale={self.scale}, '
             f'zero_init={self.zero_init}'
         )
+
+    def _reproject_in_float32(self, attended: Tensor) -> Tensor:
+        # the norm brings the values back into the range of half precision, not before
+        with without_autocast(attended):
+            attended = functional.conv2d(
+                attended, self.reprojection.weight.float(), groups=self.groups
+            )
+            return functional.group_norm(
+                attended,
+                self.groups,
+                self.norm.weight.float(),
+                self.norm.bias.float(),
+                self.norm.eps,
+            )
 
     def _split_groups(self, x: Tensor) -> Tensor:
         # (N, c, H, W) -> (N, groups, c / groups * H * W)

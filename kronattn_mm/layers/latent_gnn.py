@@ -12,7 +12,8 @@ does not say was taken from what its authors' code computes:
 where ``down`` and ``up`` are a 1x1 convolution and batch norm, ``psi`` both and ReLU, and message
 passing is :func:`kronattn_mm.ops.latent_message_passing`. In the symmetric mode P = Q.
 
-Deviations: the graph convolution that the authors' code can add, off by default there, is left
+Deviations: in half precision a vector shorter than 0.01 counts as that long when it is normalised
+(1e-12 else). The graph convolution that the authors' code can add, off by default there, is left
 out. ``zero_init=False`` starts gamma at one.
 
 Cost for n positions, C channels, stride s and d nodes in all, multiply-accumulates:
@@ -126,7 +127,8 @@ class LatentGNN2d(nn.Module):
         """
         check_input(self, x)
         _, giving, _ = self._assign(x)
-        maps = torch.cat([functional.normalize(give.flatten(2), dim=2) for give in giving], dim=1)
+        maps = torch.cat([give.flatten(2).float() for give in giving], dim=1)
+        maps = functional.normalize(maps, dim=2)
         return maps.unflatten(2, x.shape[2:]).unsqueeze(1)
 
     def extra_repr(self) -> str:
@@ -136,11 +138,11 @@ class LatentGNN2d(nn.Module):
         )
 
     def _assign(self, x: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
-        features = functional.normalize(self.down_v2l(x), dim=1)
+        features = _normalize(self.down_v2l(x))
         giving = [psi(features) for psi in self.psi_v2l]
         if self.psi_l2v is None:
             return features, giving, [None] * len(giving)
-        other = functional.normalize(self.down_l2v(x), dim=1)
+        other = _normalize(self.down_l2v(x))
         return features, giving, [psi(other) for psi in self.psi_l2v]
 
 
@@ -156,6 +158,14 @@ def _conv_norm(in_channels: int, out_channels: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(in_channels, out_channels, 1, bias=False), nn.BatchNorm2d(out_channels)
     )
+
+
+def _normalize(x: Tensor) -> Tensor:
+    # The usual smallest divisor, 1e-12, is zero in float16, where vectors of zeros would become
+    # NaN, and their gradients, 1e12 times as large, infinite.
+    if x.dtype in (torch.float16, torch.bfloat16):
+        return functional.normalize(x.float(), dim=1, eps=1e-2).to(x.dtype)
+    return functional.normalize(x, dim=1)
 
 
 def _psi(in_channels: int, nodes: int) -> nn.Sequential:

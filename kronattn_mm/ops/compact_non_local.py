@@ -44,8 +44,8 @@ def compact_non_local(
         scale (bool): Divide the products of keys and values by ``sqrt(c n)``. Defaults to False.
 
     Returns:
-        Tensor: ``(N, groups, c n)`` in the inputs' dtype; half-precision inputs are computed in
-        float32.
+        Tensor: ``(N, groups, c n)`` in the inputs' dtype; in float32 for half-precision inputs,
+        because a sum over all positions and channels leaves the range of float16.
 
     Raises:
         ValueError: If the shapes differ.
@@ -55,15 +55,13 @@ def compact_non_local(
             'query, key and value must all be (N, groups, values), got '
             f'{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}'
         )
-    dtype = query.dtype
     with without_autocast(query):
-        if dtype in (torch.float16, torch.bfloat16):
-            # sums over all positions and channels leave the range of float16
+        if query.dtype in (torch.float16, torch.bfloat16):
             query, key, value = query.float(), key.float(), value.float()
         if scale:
             value = value * value.shape[-1] ** -0.5
         if order is None:
-            return (query * (key * value).sum(-1, keepdim=True)).to(dtype)
+            return query * (key * value).sum(-1, keepdim=True)
         coefficients = []
         product = value  # phi^p g, element by element
         for power in range(order + 1):
@@ -74,4 +72,4 @@ def compact_non_local(
         result = coefficients.pop().expand_as(query)
         while coefficients:
             result = result * query + coefficients.pop()
-        return result.to(dtype)
+        return result

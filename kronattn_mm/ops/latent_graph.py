@@ -37,7 +37,8 @@ def latent_message_passing(
             Defaults to None, the symmetric form: as much as it gives.
 
     Returns:
-        Tensor: ``(N, C, n)`` in the inputs' dtype; half-precision inputs are computed in float32.
+        Tensor: ``(N, C, n)`` in the inputs' dtype; half-precision inputs are computed in float32,
+        and a row shorter than 0.01 counts as that long when it is normalised.
 
     Raises:
         ValueError: If the shapes do not fit together.
@@ -55,14 +56,23 @@ def latent_message_passing(
                 f'features (N, C, n) and assignments (N, d, n) are needed, got {shapes}'
             )
     dtype = features.dtype
+    shortest = 1e-12
     with without_autocast(features):
         if dtype in (torch.float16, torch.bfloat16):
             # the norm over all positions of a large map leaves the range of half precision
             features, assignments = features.float(), [part.float() for part in assignments]
-        taking = functional.normalize(assignments[-1], dim=1)
-        giving = taking if to_visible is None else functional.normalize(assignments[0], dim=2)
+            shortest = 1e-2  # and so would the gradient of a shorter row
+        taking = _normalize(assignments[-1], 1, shortest)
+        giving = taking if to_visible is None else _normalize(assignments[0], 2, shortest)
         # Z and Z' stand transposed, so that of the large factors only one has to be
         nodes = features @ contiguous_gradient(giving).transpose(1, 2)
-        unit = functional.normalize(nodes, dim=1)
+        unit = _normalize(nodes, 1, shortest)
         affinity = (unit.transpose(1, 2) @ unit).softmax(dim=2)
         return (nodes @ affinity.transpose(1, 2) @ taking).to(dtype)
+
+
+def _normalize(rows: Tensor, dim: int, shortest: float) -> Tensor:
+    if shortest > 1e-12:
+        # what is all zeros stays so, and gets no gradient, which would be infinite as a half
+        rows = rows * (rows.abs().amax(dim, keepdim=True) > 0)
+    return functional.normalize(rows, dim=dim, eps=shortest)

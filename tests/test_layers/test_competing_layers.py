@@ -221,11 +221,39 @@ class TestCGNL2d(LayerTester):
 
 def test_half_precision_sums_over_large_maps_stay_finite():
     parts = [torch.full((1, 1, 40_000), 8.0, dtype=torch.float16) for _ in range(3)]
-    result = compact_non_local(*parts, scale=True)
-    assert result.dtype == torch.float16 and not result.isnan().any()
+    result = compact_non_local(*parts)
+    assert result.dtype == torch.float32 and result.isfinite().all()
     features = torch.full((1, 4, 80_000), 300.0, dtype=torch.float16)
     nodes = torch.full((1, 2, 80_000), 300.0, dtype=torch.float16)
     assert torch.isfinite(latent_message_passing(features / 600, nodes, nodes)).all()
+
+
+@pytest.mark.parametrize('half', [True, False], ids=['half', 'autocast'])
+def test_cgnl_in_float16_on_a_large_map(half):
+    layer = CGNL2d(16, groups=2, zero_init=False)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_()
+    x = torch.randn(1, 16, 112, 160) + 1
+    wanted = layer(x)
+    if half:
+        actual = layer.half()(x.half()).float()
+    else:
+        with torch.autocast('cpu', torch.float16):
+            actual = layer(x)
+    assert (actual - wanted).abs().max() < 0.02 * wanted.abs().max()
+
+
+def test_latent_gnn_in_float16_with_vectors_of_zeros():
+    layer = LatentGNN2d(8, 4, zero_init=False).eval()
+    x = torch.randn(1, 8, 5, 5)
+    x[:, :, 0] = 0  # no bias and no mean: zeros behind the first convolution
+    x.requires_grad_()
+    with torch.autocast('cpu', torch.float16):
+        y = layer(x)
+    y.square().sum().backward()
+    assert y.isfinite().all() and x.grad.isfinite().all()
+    assert layer.half()(x.detach().half()).isfinite().all()
 
 
 @pytest.mark.parametrize('shape', [(1, 2, 6), (2, 2, 5), (2, 5)])

@@ -30,16 +30,12 @@ HALF = [torch.bfloat16, torch.float16]
 ARGUMENTS = {'LatentGNN2d': dict(latent_channels=6)}
 # Layers that gather over all positions of a large map and are not quadratic in them.
 GLOBAL = {
+    'CGNL2d': {},
     'EfficientAttention2d': {},
     'KroneckerAttention2d': dict(mode='qkv'),
     'LatentGNN2d': {},
     'ShiftBalance2d': {},
     'SqueezeExcite2d': {},
-}
-# Known to fail, and not because of a missing sum in float32.
-OVERFLOWS = {
-    ('LatentGNN2d', torch.float16): 'the gradient of a normalised vector of zeros is 1e12 times '
-    'that of its result, beyond float16'
 }
 
 
@@ -86,11 +82,7 @@ def assert_close(actual, wanted, tolerance):
 @pytest.mark.parametrize('device', DEVICES)
 @pytest.mark.parametrize('dtype', HALF)
 @pytest.mark.parametrize('name', layers.__all__)
-def test_layers_under_autocast(request, name, dtype, device):
-    if (name, dtype) in OVERFLOWS:
-        # not strict: whether a vector is zero depends on the device's rounding
-        reason = OVERFLOWS[name, dtype]
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
+def test_layers_under_autocast(name, dtype, device):
     layer, x = build(name), input_of(name)
     gradient = torch.randn(x.shape)
     wanted = step(layer.double(), x.double(), gradient.double())
@@ -101,7 +93,9 @@ def test_layers_under_autocast(request, name, dtype, device):
     # Eight roundings of half the last digit, relative to the largest number.
     assert_close(actual, {'output': wanted['output']}, 8 * torch.finfo(dtype).eps)
     gradients = {name: tensor for name, tensor in wanted.items() if name != 'output'}
-    assert_close(actual, gradients, 32 * torch.finfo(dtype).eps)
+    # LatentGNN divides by lengths three times in a row
+    tolerance = 64 if name == 'LatentGNN2d' else 32
+    assert_close(actual, gradients, tolerance * torch.finfo(dtype).eps)
 
 
 @pytest.mark.slow

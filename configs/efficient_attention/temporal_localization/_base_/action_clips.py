@@ -6,10 +6,7 @@ train_pipeline = [
     dict(type='kronattn_mm.FlipFrames'),
     dict(type='kronattn_mm.PackSegments'),
 ]
-test_pipeline = [
-    dict(type='kronattn_mm.LoadFrames'),
-    dict(type='kronattn_mm.PackSegments'),
-]
+test_pipeline = [dict(type='kronattn_mm.LoadFrames'), dict(type='kronattn_mm.PackSegments')]
 dataset = dict(
     type='kronattn_mm.UntrimmedVideoDataset',
     data_root='data/action_clips/',

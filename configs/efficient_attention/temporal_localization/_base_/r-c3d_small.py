@@ -18,12 +18,7 @@ model = dict(
         nms_iou=(0.8, 0.8),
         max_proposals=(60, 40),
     ),
-    segment_head=dict(
-        type='kronattn_mm.SegmentHead',
-        in_channels=256,
-        num_classes=5,
-        samples=24,
-    ),
+    segment_head=dict(type='kronattn_mm.SegmentHead', in_channels=256, num_classes=5, samples=24),
     shared_stages=3,
     pooled_size=(4, 2, 2),
 )
