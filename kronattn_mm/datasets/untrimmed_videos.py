@@ -57,8 +57,9 @@ class UntrimmedVideoDataset(BaseDataset):
 
     Raises:
         FileNotFoundError: If the annotation file, a folder of frames or frames are missing.
-        ValueError: If the annotation file is not of that form, the subset or a label is unknown, or
-            a segment lies outside its video.
+        ValueError: If the annotation file is not of that form, the subset or a label is unknown, a
+            segment lies outside its video, no window shows one, or ``frame_template`` has no place
+            for a number.
     """
 
     METAINFO: dict = dict()
@@ -82,6 +83,11 @@ class UntrimmedVideoDataset(BaseDataset):
         self.window = positive_int('window', window)
         self.step = positive_int('step', self.window // 4 or 1 if step is None else step)
         self.fps = fps
+        if frame_template.format(1) == frame_template.format(2):
+            raise ValueError(
+                "frame_template must have a place for the number, as 'image_{:05d}.jpg' has, got "
+                f'{frame_template!r}'
+            )
         self.frame_template = frame_template
         self.first_frame = first_frame
         self.min_visible = min_visible
@@ -108,6 +114,11 @@ class UntrimmedVideoDataset(BaseDataset):
         for video, entry in database.items():
             if str(entry['subset']).lower() == self.subset.lower():
                 windows += self._windows(video, entry)
+        if not windows:
+            raise ValueError(
+                f'{self.ann_file}: no window of {self.window} frames in subset {self.subset!r} '
+                f'shows at least {self.min_visible:g} of a segment'
+            )
         return windows
 
     def _labels(self, database: dict[str, dict]) -> set[str]:
@@ -116,11 +127,15 @@ class UntrimmedVideoDataset(BaseDataset):
         } - set(self.ignored_labels)
 
     def _windows(self, video: str, entry: dict[str, Any]) -> list[dict]:
-        fps = self.fps or entry.get('fps')
-        if not fps:
+        fps = entry.get('fps') if self.fps is None else self.fps
+        if fps is None:
             raise ValueError(
                 f'{self.ann_file}: video {video!r} has no fps; say at which rate the frames were '
                 'extracted with the argument fps'
+            )
+        if not (_is_time(fps) and fps > 0):
+            raise ValueError(
+                f'{self.ann_file}: the fps of video {video!r} must be a number above 0, got {fps!r}'
             )
         segments, labels = self._truth(video, entry, fps)
         folder = Path(self.data_prefix['frames']) / video
@@ -184,7 +199,7 @@ class UntrimmedVideoDataset(BaseDataset):
         while self.frame_template.format(number + self.first_frame) in present:
             number += 1
         # Durations and rates are rounded too: half a second, or a hundredth of a long video.
-        if number < expected - max(1, 0.01 * expected):
+        if number == 0 or number < expected - max(1, 0.01 * expected):
             missing = self.frame_template.format(number + self.first_frame)
             raise FileNotFoundError(
                 f'{folder} lacks {missing}: {expected} frames are expected by duration and rate, '
@@ -219,14 +234,33 @@ def read_database(path: str) -> dict[str, dict]:
         for name in ('subset', 'duration', 'annotations'):
             if not isinstance(entry, dict) or name not in entry:
                 raise ValueError(f'{path}: video {video!r} has no {name!r}')
+        if not (_is_time(entry['duration']) and entry['duration'] > 0):
+            raise ValueError(
+                f'{path}: video {video!r} has the duration {entry["duration"]!r} (expected seconds '
+                'above 0)'
+            )
+        if not isinstance(entry['annotations'], list):
+            raise ValueError(
+                f'{path}: the annotations of video {video!r} are no list: '
+                f'{json.dumps(entry["annotations"])[:80]}'
+            )
         for truth in entry['annotations']:
             segment = truth.get('segment') if isinstance(truth, dict) else None
-            if not isinstance(segment, list) or len(segment) != 2 or 'label' not in truth:
+            if not (
+                isinstance(segment, list)
+                and len(segment) == 2
+                and all(map(_is_time, segment))
+                and isinstance(truth.get('label'), str)
+            ):
                 raise ValueError(
                     f'{path}: video {video!r} has the annotation {json.dumps(truth)[:80]} '
                     "(expected a 'label' and a 'segment' [start, end] in seconds)"
                 )
     return database
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def window_places(frames: int, window: int, step: int) -> list[tuple[int, int]]:

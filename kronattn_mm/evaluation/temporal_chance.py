@@ -72,6 +72,12 @@ def read_predictions(path: str, videos: Sequence[str], classes: Sequence[str]) -
         unknown = sorted(set(results) - set(videos))
         if unknown:
             raise ValueError(f'{path}: the video {unknown[0]!r} is not in the subset')
+        labels = {item['label'] for items in results.values() for item in items}
+        strange = sorted(labels - set(classes))
+        if strange:
+            raise ValueError(
+                f'{path}: the label {strange[0]!r} is not among the classes {", ".join(classes)}'
+            )
         return [
             dict(
                 video=video,
@@ -81,7 +87,9 @@ def read_predictions(path: str, videos: Sequence[str], classes: Sequence[str]) -
             )
             for video, items in results.items()
         ]
-    except (KeyError, TypeError) as error:
+    except json.JSONDecodeError as error:
+        raise ValueError(f'{path} is not valid JSON: {error}') from error
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(
             f'{path} has not the form that TemporalMAP writes with out_file: {error!r}'
         ) from error
@@ -119,6 +127,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--nms-iou', type=float, default=0.4, help='default: 0.4')
     parser.add_argument('--seed', type=int, default=0)
     arguments = parser.parse_args(argv)
+    if arguments.seed < 0:
+        parser.error(f'--seed must be at least 0, got {arguments.seed}')
+    if not 0 <= arguments.nms_iou <= 1:
+        parser.error(f'--nms-iou must lie between 0 and 1, got {arguments.nms_iou:g}')
     try:
         values = _draw(arguments)
     except (OSError, ValueError) as error:
@@ -142,6 +154,19 @@ def _draw(arguments: Any) -> np.ndarray:
     classes = sorted(
         {item['label'] for video in database.values() for item in video['annotations']}
     )
+    for entry in known:
+        start, end = entry['segment']
+        if not start < end:
+            raise ValueError(
+                f'{arguments.annotations} has a segment {entry["label"]!r} from {start} to {end} '
+                's, which is empty'
+            )
+    for subset, found in (
+        (arguments.known, known),
+        (arguments.asked, [item for entry in asked.values() for item in entry['annotations']]),
+    ):
+        if not found:
+            raise ValueError(f'{arguments.annotations}: no segment is known in subset {subset!r}')
     frequencies = np.array([classes.index(entry['label']) for entry in known])
     truths = {
         video: dict(

@@ -117,6 +117,8 @@ def test_mistakes_and_what_they_leave(
         clips.Recipe(frames=64)
     with pytest.raises(ValueError, match='jitter must lie between 0 and size / 8, got 9'):
         clips.Recipe(jitter=9)
+    with pytest.raises(ValueError, match='seed must be at least 0, got -1'):
+        clips.Recipe(seed=-1)
     recipe = clips.Recipe(train=1, val=1, frames=32, shortest=8, longest=16)
     monkeypatch.setattr(clips.cv2, 'imwrite', lambda *arguments: False)
     with pytest.raises(OSError, match='could not be written'):

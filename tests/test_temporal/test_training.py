@@ -174,3 +174,25 @@ def test_chance_is_low_and_labels_alone_matter(
         main([str(annotations), '--asked', 'test'])
     assert stop.value.code == 2
     assert "has no subset 'test'; it has 'training', 'validation'" in capsys.readouterr().err
+
+
+def test_chance_of_files_that_say_nothing(made: Path, tmp_path: Path, capsys):
+    content = json.loads((made / 'annotations.json').read_text())
+    video = next(name for name, entry in content['database'].items() if 'val' in entry['subset'])
+    jump = dict(results={video: [dict(label='jump', segment=[0, 1], score=1)]})
+    (tmp_path / 'jump.json').write_text(json.dumps(jump))
+    (tmp_path / 'cut.json').write_text('{')
+    whole = str(made / 'annotations.json')
+    for entry in content['database'].values():
+        entry['annotations'] = []
+    (tmp_path / 'none.json').write_text(json.dumps(content))
+    for arguments, words in (
+        ([tmp_path / 'none.json'], "no segment is known in subset 'training'"),
+        ([whole, '--predictions', tmp_path / 'jump.json'], "the label 'jump' is not among"),
+        ([whole, '--predictions', tmp_path / 'cut.json'], 'cut.json is not valid JSON'),
+        ([whole, '--seed', -1], '--seed must be at least 0, got -1'),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        assert stop.value.code == 2
+        assert words in capsys.readouterr().err

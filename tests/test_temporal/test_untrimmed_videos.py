@@ -182,6 +182,14 @@ def first(database: dict) -> dict:
             r"expected a 'label' and a 'segment' \[start, end\] in seconds",
         ),
         (lambda d: first(d).pop('duration'), "video 'training_00001' has no 'duration'"),
+        (lambda d: first(d).update(duration='12'), "has the duration '12'"),
+        (lambda d: first(d).update(annotations=None), 'are no list: null'),
+        (
+            lambda d: first(d)['annotations'].append(dict(label='spin', segment=['1', '2'])),
+            r"expected a 'label' and a 'segment' \[start, end\] in seconds",
+        ),
+        (lambda d: first(d).update(fps=0), 'must be a number above 0, got 0'),
+        (lambda d: first(d).update(fps='8'), "must be a number above 0, got '8'"),
         (lambda d: first(d).pop('fps'), 'has no fps; say at which rate the frames were extracted'),
         (lambda d: d.clear(), "has no videos \\(expected an object 'database'"),
     ],
@@ -189,6 +197,14 @@ def first(database: dict) -> dict:
 def test_broken_annotations_are_named(broken, edit: Callable, words: str):
     root = broken(edit)
     with pytest.raises(ValueError, match=words):
+        build(root)
+
+
+def test_a_template_without_a_number_and_a_set_without_segments(made: Path, broken):
+    with pytest.raises(ValueError, match=r"got 'image_%05d\.jpg'"):
+        build(made, frame_template='image_%05d.jpg')
+    root = broken(lambda database: [entry.update(annotations=[]) for entry in database.values()])
+    with pytest.raises(ValueError, match="no window of 64 frames in subset 'training'"):
         build(root)
 
 

@@ -74,6 +74,8 @@ class Recipe:
         for name in ('train', 'val'):
             if getattr(self, name) < 1:
                 raise ValueError(f'{name} must be at least 1, got {getattr(self, name)}')
+        if self.seed < 0:
+            raise ValueError(f'seed must be at least 0, got {self.seed}')
         if self.size < 16:
             raise ValueError(f'size must be at least 16 pixels, got {self.size}')
         if not 0 < self.fps < math.inf:
