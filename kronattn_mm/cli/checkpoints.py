@@ -128,9 +128,11 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
                 str(path), map_location='cpu', logger='silent'
             )
     except Exception as error:  # what unpickling garbage raises is anybody's guess
+        # Of an empty file, for example, the error has no words.
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UserError(
             f'{path} cannot be read as a checkpoint, it may be truncated or another '
-            f'kind of file: {str(error).splitlines()[0][:200]}'
+            f'kind of file: {reason}'
         ) from error
     if isinstance(content, Mapping) and 'state_dict' not in content:
         content = dict(state_dict=content)
@@ -138,6 +140,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if (
         not isinstance(state, Mapping)
         or not state
+        or not all(isinstance(key, str) for key in state)
         or not all(isinstance(value, Tensor) for value in state.values())
     ):
         raise UserError(f'{path} holds no state_dict')

@@ -200,6 +200,7 @@ def test_mistakes_are_one_sentence(files, tmp_path, capsys):
     assert call(extract, capsys, files / 'plugged.py', files / 'trained.pth', small)[0] == 0
     (tmp_path / 'cut.safetensors').write_bytes(small.read_bytes()[:-9])
     (tmp_path / 'cut.pth').write_bytes((files / 'trained.pth').read_bytes()[:-900])
+    (tmp_path / 'empty.pth').touch()
     (tmp_path / 'other.py').write_text(CONFIG.replace('num_classes=2', 'num_classes=3'))
     moved = torch.load(files / 'trained.pth')
     moved['state_dict']['bbox_head.retina_cls.bias'] += 1
@@ -208,6 +209,7 @@ def test_mistakes_are_one_sentence(files, tmp_path, capsys):
     for tool, arguments, message in (
         (extract, (files / 'none.py', plain, out), 'there is no config file'),
         (extract, (plugged, tmp_path / 'none.pth', out), 'there is no checkpoint'),
+        (extract, (plugged, tmp_path / 'empty.pth', out), 'EOFError'),
         (extract, (plugged, tmp_path / 'cut.pth', out), 'may be truncated'),
         (extract, (plugged, plain, out), 'keys missing, such as backbone.layer4.0.conv1.att'),
         (extract, (files / 'plain.py', plain, out), 'nothing is inserted into this RetinaNet'),
