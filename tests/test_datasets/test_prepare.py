@@ -328,6 +328,17 @@ def test_coco_without_room_downloads_nothing(coco, tool, server, tmp_path, monke
     assert not server.asked and not all_files(tmp_path)
 
 
+def test_a_folder_that_cannot_be_made_and_a_mirror_that_is_no_address(coco, tmp_path, capsys):
+    (tmp_path / 'file').write_text('mine')
+    for arguments, words in (
+        ([tmp_path / 'file'], 'Not a directory'),
+        ([tmp_path / 'new', '--mirror', 'downloads'], 'is no address'),
+    ):
+        assert coco.main([str(argument) for argument in arguments]) == 1
+        assert words in capsys.readouterr().err
+    assert (tmp_path / 'file').read_text() == 'mine'
+
+
 def test_coco_published_sums(tool):
     """Names, lengths and sums as TensorFlow Datasets lists them; each is of its own archive."""
     parts = tool('prepare_coco').PARTS
@@ -353,6 +364,15 @@ def voc_tar(year: str, lists: dict[str, list[str]]) -> bytes:
             files[f'{top}/Annotations/{name}.xml'] = b'<annotation/>'
             files[f'{top}/SegmentationClass/{name}.png'] = b'png'
     return tarred(files)
+
+
+def test_voc_list_that_is_empty_or_in_another_encoding(tool, tmp_path, capsys):
+    file = tmp_path / 'VOC2007' / 'ImageSets' / 'Main' / 'trainval.txt'
+    file.parent.mkdir(parents=True)
+    for content, words in ((b'', f'{file} is empty'), (b'caf\xe9\n', 'lacks 1 of 1 files')):
+        file.write_bytes(content)
+        assert tool('prepare_voc').main([str(tmp_path), '--check', '--parts', '2007']) == 1
+        assert words in capsys.readouterr().err
 
 
 def test_voc_with_the_extra_segmentations(tool, server, tmp_path, monkeypatch, capsys):

@@ -138,7 +138,7 @@ def run(
             if finish is not None:
                 finish(root, names)
         wrong = check(root, names)
-    except FetchError as error:
+    except (FetchError, OSError) as error:  # OSError: a folder that cannot be written to
         print(f'{parser.prog}: error: {error}', file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -214,6 +214,11 @@ def fetch(archive: Archive, folder: Path, mirror: str | None = None) -> Path:
             raise FetchError(f'{error}; remove it, and it is downloaded again') from None
         return path
     url = url_of(archive, mirror)
+    if not url.startswith(('http://', 'https://', 'ftp://', 'file://')):
+        raise FetchError(
+            f'{url} is no address (https://..., file:///...); --archives names a folder where '
+            'the archives are'
+        )
     draft = download(url, path)
     try:
         verify(archive, draft)

@@ -125,8 +125,10 @@ def check(root: Path, names: Sequence[str]) -> list[str]:
             if not file.is_file():
                 wrong.append(f'{file} is missing')
                 continue
-            listed = file.read_text(encoding='utf-8').split()
+            listed = file.read_text(encoding='utf-8', errors='replace').split()
             print(f'{file}: {len(listed):,} pictures')
+            if not listed:
+                wrong.append(f'{file} is empty: remove it and {root}/.{name}.unpacked, run again')
             for folder, suffix in folders:
                 place = file.parents[2] / folder
                 there = names_in(place)
