@@ -157,6 +157,7 @@ def test_what_is_there_already_is_not_replaced(photographs, tmp_path):
         (dict(noise=-1), 'noise must lie between 0 and 50, got -1'),
         (dict(height=8), 'height must be at least 16, got 8'),
         (dict(train=0), 'train must be at least 1, got 0'),
+        (dict(seed=-1), 'seed must be at least 0, got -1'),
     ],
 )
 def test_settings_that_make_no_sense_are_named(setting, message):

@@ -88,6 +88,8 @@ class Recipe:
                 f'max_disparity must lie between 8 and half the width of {self.width}, '
                 f'got {self.max_disparity}'
             )
+        if self.seed < 0:
+            raise ValueError(f'seed must be at least 0, got {self.seed}')
         if self.height < 16:
             raise ValueError(f'height must be at least 16, got {self.height}')
         if not 0 <= self.slanted <= 1:
