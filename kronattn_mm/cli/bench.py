@@ -161,6 +161,8 @@ def main(argv: list[str] | None = None) -> int:
     for path in (arguments.json, arguments.png):
         if path is not None and not path.absolute().parent.is_dir():
             parser.error(f'the folder of {path} does not exist')
+        if path is not None and path.is_dir():
+            parser.error(f'{path} is a folder; name the file to write')
     try:
         torch.zeros(1, device=arguments.device)
     except (RuntimeError, AssertionError) as error:
@@ -181,7 +183,13 @@ def main(argv: list[str] | None = None) -> int:
         return bench_runs.paper_table(arguments)
     except (ConfigError, ImportError, OSError, PageError) as error:
         parser.error(str(error))
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        # On the CPU it is no OutOfMemoryError, and a size beyond 64 bits is no allocation at all.
+        words = ('allocate memory', 'not enough memory', 'size calculation overflowed')
+        if not isinstance(error, torch.OutOfMemoryError) and not any(
+            word in str(error) for word in words
+        ):
+            raise
         parser.error(f'not enough memory; take a smaller input ({str(error).splitlines()[0]})')
     finally:
         torch.set_num_threads(threads)

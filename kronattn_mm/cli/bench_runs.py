@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import math
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,12 +40,15 @@ def layer(arguments: argparse.Namespace) -> int:
         raise ConfigError(str(error)) from error
     built = built.to(arguments.device, dtype)
     dims = getattr(built, 'spatial_dims', 2)
+    # Input and output of the layer; torch draws the input as float32.
+    bytes_of_value = max(4, dtype.itemsize) + dtype.itemsize
     maps = arguments.maps or _MAPS[dims]
     for size in maps:
         if len(size) != dims:
             raise ConfigError(
                 f'{arguments.layer} takes maps of {dims} dimension(s), got {_name(size)}'
             )
+        _check_memory(arguments.device, size, batch * channels * math.prod(size) * bytes_of_value)
     rivals = arguments.against or default_rivals(built)
     settings = _settings(arguments, dtype=arguments.dtype or 'float32')
     results: dict[str, Result] = {}
@@ -161,6 +166,18 @@ def _settings(arguments: argparse.Namespace, **more: Any) -> dict[str, Any]:
         keep_memory=arguments.keep_memory,
         **more,
     )
+
+
+def _check_memory(device: str, size: tuple[int, ...], needed: int) -> None:
+    """Refuse a map that the CPU's memory cannot hold; a system may promise it and stop later."""
+    if torch.device(device).type != 'cpu' or 'SC_PHYS_PAGES' not in os.sysconf_names:
+        return
+    there = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+    if needed > there:
+        raise ConfigError(
+            f'a map of {_name(size)} needs {needed / 1e9:,.1f} GB for input and output alone, the '
+            f'machine has {there / 1e9:,.1f} GB; take a smaller one, or fewer --channels'
+        )
 
 
 def _turns(name: str, entry: Any, repetitions: int, device: str) -> dict[str, Any]:

@@ -82,6 +82,8 @@ def test_contests_by_the_beginning_of_their_names(capfd, contests, tmp_path):
         (['--layer', 'EfficientAttn2d'], 'layer must be one of'),
         (['--layer', 'EfficientAttention2d', '--maps', '3x4x5'], 'takes maps of 2 dimension(s)'),
         (['--layer', 'EfficientAttention2d', '--maps', '3xa'], "invalid map size value: '3xa'"),
+        (['--layer', 'EfficientAttention2d', '--maps', '999999x999999'], 'GB for input and output'),
+        (['--layer', 'EfficientAttention2d', '--json', '.'], '. is a folder; name the file'),
         (['--layer', 'EfficientAttention2d', '--set', 'heads'], 'expected KEY=VALUE'),
         (['--layer', 'EfficientAttention2d', '--set', 'num_heads=7'], 'num_heads'),
         (['--layer', 'CGNL2d', '--against', 'static'], 'takes the place of no convolution'),
