@@ -224,3 +224,10 @@ def test_bad_inputs_are_named():
         model(torch.zeros(1, 3, 3, 8, 8))
     with pytest.raises(ValueError, match="mode must be 'loss', 'predict' or 'tensor', got 'los'"):
         model(torch.zeros(1, 2, 3, 8, 8), mode='los')
+    with pytest.raises(ValueError, match="mode='loss' needs data_samples"):
+        model(torch.zeros(2, 2, 3, 8, 8), mode='loss')
+    with pytest.raises(ValueError, match=r'has the shape \(8, 9\), the views \(8, 8\)'):
+        model(torch.zeros(2, 2, 3, 8, 8), [sample(torch.ones(8, 9))] * 2, mode='loss')
+    with pytest.raises(ValueError, match='a window of 4 leaves one average of a map of 2 x 2'):
+        model(torch.zeros(1, 2, 3, 8, 8))
+    assert len(model.eval()(torch.zeros(1, 2, 3, 8, 8))) == 3

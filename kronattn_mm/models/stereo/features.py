@@ -85,6 +85,13 @@ class PooledBranch(BaseModule):
     def forward(self, x: Tensor) -> Tensor:
         size = x.shape[-2:]
         pooled = F.avg_pool2d(x, [min(self.window, side) for side in size])
+        norm = self.conv[1]
+        if isinstance(norm, nn.BatchNorm2d) and norm.training and pooled[:, 0].numel() == 1:
+            raise ValueError(
+                f'a window of {self.window} leaves one average of a map of {size[0]} x {size[1]}, '
+                'of which batch norm learns nothing in training: take several pairs in a batch, '
+                'larger crops or smaller windows'
+            )
         return F.interpolate(self.conv(pooled), size, mode='bilinear', align_corners=False)
 
 

@@ -85,10 +85,13 @@ class PSMNet(BaseModel):
             costs after each hourglass.
 
         Raises:
-            ValueError: If there is no such mode.
+            ValueError: If there is no such mode, samples are missing, or a truth is larger than the
+                pairs.
         """
         if mode not in ('loss', 'predict', 'tensor'):
             raise ValueError(f"mode must be 'loss', 'predict' or 'tensor', got {mode!r}")
+        if mode != 'tensor' and data_samples is None:
+            raise ValueError(f'mode={mode!r} needs data_samples, one for each pair')
         volumes = self.extract_feat(inputs)
         size = tuple(inputs.shape[-2:])
         if mode == 'tensor':
@@ -104,5 +107,10 @@ class PSMNet(BaseModel):
 
 
 def _padded(disparity: Tensor, size: tuple[int, int]) -> Tensor:
+    if disparity.dim() != 2 or disparity.shape[0] > size[0] or disparity.shape[1] > size[1]:
+        raise ValueError(
+            f'gt_disparity has the shape {tuple(disparity.shape)}, the views {size}; it must be '
+            '(H, W) and of the size of the views'
+        )
     height, width = disparity.shape
     return F.pad(disparity, (0, size[1] - width, 0, size[0] - height), value=float('nan'))
