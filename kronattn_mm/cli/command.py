@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 
@@ -54,6 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = sys.argv
     sys.argv = [f'kronattn {name}', *arguments]  # the name that --help and errors show
     try:
+        unusable = None if name == 'doctor' else _unusable_backend()
+        if unusable is not None:
+            print(f'kronattn {name}: error: {unusable}', file=sys.stderr)
+            return 2
         return importlib.import_module(known[name]).main(arguments) or 0
     except ModuleNotFoundError as error:
         package = (error.name or '').partition('.')[0]
@@ -69,6 +74,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     finally:
         sys.argv = before
+
+
+def _unusable_backend() -> str | None:
+    """What is wrong with the backend that the environment names, if it names one."""
+    if 'KRONATTN_BACKEND' not in os.environ:
+        return None
+    from ..ops.backend import backend  # torch takes seconds: only where the variable is set
+
+    try:
+        backend()
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return None
 
 
 def usage(known: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from ..cost.text import plain_table
 from ..deployment.layer_cases import layer_cases
 from ..deployment.support import STATES, TITLES, TOLERANCES, Row, failures, support_row
 from ..deployment.support_page import (
+    WRITTEN_BY,
     Page,
     cells_of,
     differences,
@@ -85,8 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = None
     if arguments.check:
         checked = _read(parser, arguments.check)
-    if arguments.page and arguments.layers and arguments.page.exists():
-        before = _read(parser, arguments.page)
+    if arguments.page and arguments.page.exists():
+        _check_ours(parser, arguments.page)
+        before = _read(parser, arguments.page) if arguments.layers else None
     measured_with = setting(arguments.compiler)
     if before is not None and before.setting != measured_with:
         parser.error(
@@ -114,6 +116,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in problems:
         print(f'{parser.prog}: {line}', file=sys.stderr)
     return 1 if problems else 0
+
+
+def _check_ours(parser: Parser, path: Path) -> None:
+    """End with one line if this command did not write the file that it is to replace."""
+    try:
+        if WRITTEN_BY not in path.read_text(encoding='utf-8'):
+            parser.error(f'{path} is no page of the support table, and would be lost')
+    except (OSError, ValueError) as error:
+        parser.error(f'{path} cannot be replaced: {error}')
 
 
 def _read(parser: Parser, path: Path) -> Page:

@@ -23,21 +23,22 @@ _PACKAGES = (
 _MEASURED = 'Measured with '
 _ITSELF = ' (†)'
 _NOTHING_FOLDED = ' (*)'
-_HEAD = """\
+WRITTEN_BY = '<!-- Written by `kronattn support'
+_HEAD = f"""\
 # Which layer works in which form?
 
-<!-- Written by `kronattn support --page docs/support.md`; edits here are lost. -->
+{WRITTEN_BY} --page docs/support.md`; edits here are lost. -->
 
 Every cell was measured by the command that wrote this page: the layer in that form, on three inputs
 of different height, width and batch, against its straightforward form in float64. The figure is the
 largest difference, in units of the largest value. A cell above its tolerance, or a form that cannot
 be had, is in bold letters and makes the command fail; a test runs it and compares.
 
-{setting}
+{{setting}}
 
-{table}
+{{table}}
 
-{legend}
+{{legend}}
 """
 _LEGEND = {
     'eager': 'the layer as it is, float32, in inference',

@@ -57,6 +57,21 @@ def test_a_mistake_ends_with_one_line_that_names_the_command(
     assert capsys.readouterr().err.startswith('kronattn points: error: ')
 
 
+@pytest.mark.parametrize('name', ['nonsense', 'triton'])
+def test_a_backend_that_cannot_run_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    if name == 'triton':
+        availability = pytest.importorskip('kronattn_mm.ops.triton.availability')
+        if availability.missing() is None:
+            pytest.skip('Triton runs here')
+    monkeypatch.setenv('KRONATTN_BACKEND', name)
+    assert command.main(['layers']) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith('kronattn layers: error: KRONATTN_BACKEND') and err.count('\n') == 1
+    assert repr(name) in err and not out
+
+
 def test_it_starts_without_torch() -> None:
     program = (
         'import sys; from kronattn_mm.cli import command; command.main(["--help"]); '

@@ -154,6 +154,12 @@ def test_rows_are_exchanged_in_a_page(tmp_path, monkeypatch, capsys):
         main(['RegularAttention2d', '--page', str(path)])
     assert stop.value.code == 2
     assert 'measured in another setting' in capsys.readouterr().err
+    path.write_text('# Mine')
+    for place, words in ((path, 'is no page of the support table'), (tmp_path, 'Is a directory')):
+        with pytest.raises(SystemExit):
+            main(['--page', str(place)])
+        assert words in capsys.readouterr().err
+    assert path.read_text() == '# Mine'
     with pytest.raises(SystemExit):
         main(['--states', 'eager', '--page', str(path)])
     assert 'need all forms' in capsys.readouterr().err
