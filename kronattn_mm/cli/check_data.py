@@ -67,6 +67,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.examples < 0:
         parser.error(f'--examples must be 0 or more, got {arguments.examples}')
+    if arguments.out is not None:
+        _check_out(parser, arguments.out)
     from ..cost.config import load_config
     from ..data_check import check_config, report_text
 
@@ -91,6 +93,20 @@ def main(argv: list[str] | None = None) -> int:
             print(f'{parser.prog}: error: {error}', file=sys.stderr)
             return 1
     return report.exit_code
+
+
+def _check_out(parser: Parser, out: Path) -> None:
+    """End with one line if the report would replace something else: a config, annotations."""
+    if out.is_dir():
+        parser.error(f'{out} is a folder; name the file to write')
+    if not out.exists():
+        return
+    try:
+        before = json.loads(out.read_bytes())
+    except (OSError, ValueError):
+        before = None
+    if not isinstance(before, dict) or not {'config', 'datasets', 'errors'} <= set(before):
+        parser.error(f'{out} exists and is no report of this command; name another file')
 
 
 def _progress(items: Iterable, unit: str, total: int) -> Iterable:

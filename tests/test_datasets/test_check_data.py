@@ -527,6 +527,18 @@ def test_list_of_labels(folders, tmp_path):
     assert 'labels.txt, line 4' in places(content, 'unreadable annotation')[0]
 
 
+def test_only_a_report_is_replaced(folders, tmp_path, capsys):
+    config = folders()
+    text = config.read_text()
+    for out, words in ((config, 'is no report of this command'), (tmp_path, 'is a folder')):
+        with pytest.raises(SystemExit) as stop:
+            main([str(config), '--out', str(out)])
+        assert stop.value.code == 2
+        assert words in capsys.readouterr().err
+    assert config.read_text() == text
+    assert check(config)[0] == check(config)[0] == 0  # the second replaces the first's
+
+
 def test_list_in_another_encoding(folders, tmp_path):
     config = folders()
     name = tmp_path / 'list.txt'
