@@ -24,7 +24,7 @@ from ..plugging.points import Point, residual_stages, split_points
 from ..plugging.probe import ProbeError, evaluating, output_shapes
 
 _DENSE_HEADS = ('rpn_head', 'bbox_head', 'mask_head', 'decode_head', 'auxiliary_head', 'head')
-_LAYER = "dict(type='kronattn_mm.EfficientAttention2d')"
+_LAYER = "dict(type='kronattn_mm.EfficientAttention{axes}d')"
 
 
 @dataclass(frozen=True)
@@ -525,6 +525,7 @@ def _range(numbers: Iterator[int]) -> tuple[int, int]:
 def _paste(part: PartPoints) -> str:
     """A line that puts a layer at the usual places: stages 3 and 4, all outputs, else any."""
     words = [entry.at for entry in part.words]
+    place = part.words[-1] if words else None
     stages = [word for word in words if word.startswith('res')]
     if 'res4' in stages:
         at = 'res3-4'
@@ -543,15 +544,16 @@ def _paste(part: PartPoints) -> str:
         # The last block of the largest maps, not an output layer.
         blocks = [entry for entry in part.paths if entry.layer == 'ConvModule'] or part.paths
         size = max((math.prod(entry.shape[2:]), entry.channels) for entry in blocks)
-        last = [entry for entry in blocks if (math.prod(entry.shape[2:]), entry.channels) == size][
+        place = [entry for entry in blocks if (math.prod(entry.shape[2:]), entry.channels) == size][
             -1
         ]
-        at = split_points(last.at)[-1]
+        at = split_points(place.at)[-1]
     else:
         return ''
     name = part.part.rpartition('.')[2]
     own = f'{name}=' if not name.isdigit() else ''
+    axes = len(place.shape) - 2  # volumes of stereo have three
     return (
         f"{own}dict(type='kronattn_mm.Plugged', base={part.base!r},\n"
-        f'    insert=[dict(at={at!r},\n                 layer={_LAYER})])'
+        f'    insert=[dict(at={at!r},\n                 layer={_LAYER.format(axes=axes)})])'
     )

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from analysis_tool import ROOT, call_tool, load_tool, write_config
 
 pytest.importorskip('mmdet')
@@ -17,6 +18,22 @@ from kronattn_mm.plugging.points import split_points
 RETINANET = 'mmdet::retinanet/retinanet_r18_fpn_1x_coco.py'
 LAYER = dict(type='ContextBlock', ratio=1.0)
 SHAPE = (160, 224)
+
+
+def test_a_line_for_volumes_has_a_layer_for_volumes():
+    config = ROOT / 'configs/efficient_attention/stereo/small/psmnet_composed-pairs.py'
+    model, config = load_model(str(config))
+    for part in list_points(model, config, (32, 48)):
+        axes = 2 if part.part == 'backbone' else 3
+        assert f'EfficientAttention{axes}d' in part.paste
+        pasted = eval(part.paste.partition('=')[2])
+        with quiet():
+            module = Plugged(
+                pasted['base'], insert=pasted['insert'], **arguments_of(config, part.part)
+            )
+        assert inserted_layers(module)
+        if part.part == 'neck':
+            assert len(module(torch.zeros(1, 32, 8, 12))) == 3
 
 
 @pytest.fixture(scope='module')
