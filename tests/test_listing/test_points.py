@@ -26,6 +26,8 @@ def test_a_line_for_volumes_has_a_layer_for_volumes():
     for part in list_points(model, config, (32, 48)):
         axes = 2 if part.part == 'backbone' else 3
         assert f'EfficientAttention{axes}d' in part.paste
+        if part.part == 'head':
+            continue  # its costs have one channel; nobody puts attention there
         pasted = eval(part.paste.partition('=')[2])
         with quiet():
             module = Plugged(
