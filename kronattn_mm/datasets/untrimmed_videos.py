@@ -90,6 +90,8 @@ class UntrimmedVideoDataset(BaseDataset):
             )
         self.frame_template = frame_template
         self.first_frame = first_frame
+        if not 0 < min_visible <= 1:
+            raise ValueError(f'min_visible must be above 0 and up to 1, got {min_visible!r}')
         self.min_visible = min_visible
         self.ignored_labels = tuple(ignored_labels)
         super().__init__(

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from mmengine.evaluator import BaseMetric
 
-from ..layers.arguments import choice
+from ..layers.arguments import choice, positive_int
 from ..models.temporal.segments import temporal_nms
 from ..registry import METRICS
 
@@ -49,7 +49,9 @@ class TemporalMAP(BaseMetric):
         prefix (str): Before the names of the results. Defaults to ``'segments'``.
 
     Raises:
-        ValueError: If there are no thresholds between 0 and 1, or the definition is unknown.
+        TypeError: If the thresholds are no list, or ``max_predictions`` is no integer.
+        ValueError: If there are no thresholds between 0 and 1, the definition is unknown,
+            ``nms_iou`` is no share, or ``max_predictions`` is below 1.
     """
 
     def __init__(
@@ -63,14 +65,18 @@ class TemporalMAP(BaseMetric):
         prefix: str = 'segments',
     ) -> None:
         super().__init__(collect_device, prefix)
+        if not isinstance(iou_thresholds, Sequence):
+            raise TypeError(f'iou_thresholds must be a list of numbers, got {iou_thresholds!r}')
         if not iou_thresholds or not all(0 < threshold <= 1 for threshold in iou_thresholds):
             raise ValueError(
                 f'iou_thresholds must be numbers above 0 and up to 1, got {iou_thresholds!r}'
             )
         self.iou_thresholds = tuple(iou_thresholds)
         self.definition = choice('definition', definition, DEFINITIONS)
+        if not 0 <= nms_iou <= 1:
+            raise ValueError(f'nms_iou must lie between 0 and 1, got {nms_iou!r}')
         self.nms_iou = nms_iou
-        self.max_predictions = max_predictions
+        self.max_predictions = positive_int('max_predictions', max_predictions)
         self.out_file = out_file
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:

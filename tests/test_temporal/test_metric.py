@@ -173,6 +173,13 @@ def test_mistakes_are_named():
         METRICS.build(dict(type='kronattn_mm.TemporalMAP', definition='coco'))
     with pytest.raises(ValueError, match='iou_thresholds must be numbers above 0 and up to 1, got'):
         METRICS.build(dict(type='kronattn_mm.TemporalMAP', iou_thresholds=(0, 0.5)))
+    for change, error, words in (
+        (dict(iou_thresholds=0.5), TypeError, 'must be a list of numbers, got 0.5'),
+        (dict(nms_iou=3), ValueError, 'nms_iou must lie between 0 and 1, got 3'),
+        (dict(max_predictions=0), ValueError, 'max_predictions must be at least 1, got 0'),
+    ):
+        with pytest.raises(error, match=words):
+            METRICS.build(dict(type='kronattn_mm.TemporalMAP', **change))
     empty = dict(segments=np.zeros((0, 2)), scores=np.zeros(0), labels=np.zeros(0, int))
     with pytest.raises(ValueError, match='no video of the subset has a true segment'):
         mean_average_precision(dict(a=empty), dict(a=empty), 2, (0.5,))

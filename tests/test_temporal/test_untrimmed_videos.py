@@ -203,6 +203,8 @@ def test_broken_annotations_are_named(broken, edit: Callable, words: str):
 def test_a_template_without_a_number_and_a_set_without_segments(made: Path, broken):
     with pytest.raises(ValueError, match=r"got 'image_%05d\.jpg'"):
         build(made, frame_template='image_%05d.jpg')
+    with pytest.raises(ValueError, match='min_visible must be above 0 and up to 1, got 70'):
+        build(made, min_visible=70)
     root = broken(lambda database: [entry.update(annotations=[]) for entry in database.values()])
     with pytest.raises(ValueError, match="no window of 64 frames in subset 'training'"):
         build(root)
