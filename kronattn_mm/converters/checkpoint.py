@@ -240,5 +240,7 @@ def _mmengine_logs_allowed() -> Iterator[None]:
     if not knows_allowed_types():
         yield  # it knows no stand-ins; such files need --trust-pickle
         return
-    with torch.serialization.safe_globals(allowed_types()):
+    # torch takes off its list, afterwards, what this names, so what was on it before is not named.
+    known = torch.serialization.get_safe_globals()
+    with torch.serialization.safe_globals([kind for kind in allowed_types() if kind not in known]):
         yield

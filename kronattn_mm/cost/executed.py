@@ -4,6 +4,9 @@ It runs on fake tensors, which have a shape and a storage size but no data, so t
 224 x 320 costs neither time nor memory. Layers with an operator that torch knows nothing of (a
 compiled one of mmcv) run for real, and what such an operator multiplies is not seen.
 
+What is counted is the straightforward form: that which is faster on one device or for one size
+(docs/performance.md) computes the same with other tensors.
+
 Multiply-accumulates are those of convolutions, matrix products and fused attention; softmax, norms
 and everything else done element by element are not counted. Memory is counted as the size of the
 tensors that operators return; what an operator needs inside while it runs is not seen.
@@ -24,6 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from ..modes import inference_mode_of
+from ..ops import use_backend
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,8 @@ def counting(module: nn.Module) -> Iterator[Callable[[], int]]:
         Callable: Returns the multiply-accumulates counted so far.
     """
     counter = _flop_counter()
-    with evaluating(module), FakeTensorMode(allow_non_fake_inputs=True), counter:
+    reference = use_backend('reference')
+    with reference, evaluating(module), FakeTensorMode(allow_non_fake_inputs=True), counter:
         yield lambda: counter.get_total_flops() // 2
 
 
@@ -114,7 +119,7 @@ def _on_one_image(
     def run(x: Tensor) -> Any:
         return functional_call(layer, own, (x,))
 
-    with context, evaluating(layer):
+    with use_backend('reference'), context, evaluating(layer):
         like = next(iter(own.values()), torch.zeros(()))
         x = torch.zeros(shape, device=like.device, dtype=like.dtype)
         counter, allocations = _flop_counter(), _Allocations()

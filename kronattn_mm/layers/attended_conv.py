@@ -90,9 +90,9 @@ class Conv2d(_ConvNd):
         """Say whether :meth:`product` does the same as :meth:`trunk` here, in less time."""
         return (
             self.pointwise
+            and eager_on_cpu(x, self.weight)
             and torch.get_num_threads() > 1
             and backend() != 'reference'
-            and eager_on_cpu(x, self.weight)
             and x.is_contiguous()
             and x.shape[0] > 1
             and x.shape[2] * x.shape[3] >= _POSITIONS_OF_PRODUCT

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,19 @@ def training_checkpoint(path: Path) -> dict:
     return checkpoint
 
 
-def test_checkpoints_of_mmengine_are_read_without_trust(tmp_path: Path) -> None:
+@pytest.fixture
+def nothing_allowed() -> Iterator[None]:
+    """torch's list of types as it is at first."""
+    allowed = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    yield
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals(allowed)
+
+
+def test_checkpoints_of_mmengine_are_read_without_trust(
+    nothing_allowed: None, tmp_path: Path
+) -> None:
     checkpoint = training_checkpoint(tmp_path / 'epoch_3.pth')
     with pytest.raises(pickle.UnpicklingError):
         torch.load(tmp_path / 'epoch_3.pth', weights_only=True)
@@ -66,7 +79,10 @@ def test_checkpoints_of_mmengine_are_read_without_trust(tmp_path: Path) -> None:
     assert_same(source.state, checkpoint['state_dict'])
     assert source.others == ('optimizer', 'param_schedulers', 'message_hub')
     assert source.versions['1'] == {'version': 2}
-    assert np.ndarray not in torch.serialization.get_safe_globals()  # nothing stays allowed
+    assert not torch.serialization.get_safe_globals()  # nothing stays allowed
+    torch.serialization.add_safe_globals([np.ndarray])
+    read_checkpoint(tmp_path / 'epoch_3.pth')
+    assert torch.serialization.get_safe_globals() == [np.ndarray]  # nor is anything taken away
 
 
 def test_pickles_that_could_run_code_are_refused(convert, tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from kronattn_mm.cli.convert import KINDS
 # The library's own arguments, which tools/train.py and tools/test.py pass on.
 LIBRARIES = ('mmdet', 'mmseg', 'mmpretrain')
 OWN_TOOLS = ('tools/train.py', 'tools/test.py')
-TARGETS = set(re.findall(r'^([\w-]+):(?!=)', (ROOT / 'Makefile').read_text(), re.M))
+TARGETS = set(
+    ' '.join(re.findall(r'^([\w -]+):(?!=)', (ROOT / 'Makefile').read_text(), re.M)).split()
+)
 
 
 def script_of(words: list[str]) -> Path | None:

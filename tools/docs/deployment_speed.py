@@ -42,15 +42,26 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[Parser, argparse.Nam
         metavar=('H', 'W'),
         help="height and width of the image (default: the config's)",
     )
-    for name, default, text in (
-        ('--batch', 1, 'images in a batch'),
-        ('--repetitions', 15, 'turns of each form'),
-        ('--threads', None, "threads of torch and onnxruntime (default: torch's choice)"),
-    ):
-        suffix = '' if default is None else ' (default: %(default)s)'
-        parser.add_argument(
-            name, type=positive_integer, default=default, metavar='N', help=text + suffix
-        )
+    parser.add_argument(
+        '--batch',
+        type=positive_integer,
+        default=1,
+        metavar='N',
+        help='images in a batch (default: %(default)s)',
+    )
+    parser.add_argument(
+        '--repetitions',
+        type=positive_integer,
+        default=15,
+        metavar='N',
+        help='turns of each form (default: %(default)s)',
+    )
+    parser.add_argument(
+        '--threads',
+        type=positive_integer,
+        metavar='N',
+        help="threads of torch and onnxruntime (default: torch's choice)",
+    )
     return parser, parser.parse_args(argv)
 
 

@@ -1,8 +1,8 @@
 # R-C3D with a ResNet-50 on THUMOS14: the baseline of table 6.
 #
 # The paper states no schedule. Ours: SGD as R-C3D trains (1e-4, momentum 0.9, decay 5e-4), 8 epochs
-# with a drop after 6, batch 4 (four GPUs); start from weights of Kinetics or ImageNet, as the README
-# shows.
+# with a drop after 6, batch 4 (four GPUs); start from weights of Kinetics or ImageNet, as
+# the README shows.
 _base_ = ['_base_/r-c3d_r50.py', '_base_/thumos14.py', '_base_/runtime.py']
 
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=8, val_interval=2)
