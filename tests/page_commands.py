@@ -372,6 +372,17 @@ COMMANDS: dict[str, Run | Elsewhere | NotHere] = {
     'r-c3d_small_ea-res3-4_action-clips.py': Elsewhere(
         'tests/test_temporal/test_training.py::test_two_steps_a_validation_its_pictures_and_a_test'
     ),
+    'python tools/dataset_tools/make_digit_scenes.py data/digits --train 24 --val 12': Run(
+        {'data/digits': 'digits', '--train 24 --val 12': '--train 8 --val 12'}
+    ),
+    'python tools/dataset_tools/make_action_clips.py data/digits data/digit_clips --train 1 '
+    '--val 12': Elsewhere('tests/test_temporal/test_action_clips.py::test_layout_and_split'),
+    'python tools/test.py configs/efficient_attention/temporal_localization/'
+    'r-c3d_small_ea-res3-4_action-clips.py '
+    'work_dirs/r-c3d_small_ea-res3-4_action-clips/epoch_12.pth '
+    '--cfg-options test_dataloader.dataset.data_root=data/digit_clips/': Elsewhere(
+        'tests/test_temporal/test_training.py::test_two_steps_a_validation_its_pictures_and_a_test'
+    ),
     'python tools/analysis_tools/temporal_chance.py data/action_clips/annotations.json': (
         Elsewhere(
             'tests/test_temporal/test_training.py::test_chance_is_low_and_labels_alone_matter'
