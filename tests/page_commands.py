@@ -168,7 +168,7 @@ COMMANDS: dict[str, Run | Elsewhere | NotHere] = {
         f'{SEGMENTATION}::test_training_on_a_made_set'
     ),
     'kronattn convert backbone work_dirs/.../epoch_300.pth mobilenetv2.pth --to mmdet --bare': Run(
-        {'work_dirs/.../epoch_300.pth': 'mobilenet_v2.pth'}
+        {'work_dirs/.../epoch_300.pth': 'classifier.pth'}
     ),
     'python tools/train.py configs/shift_and_balance/ssd/'
     'ssd_mobilenetv2-x0.5-sb_1xb32-200e_voc0712.py --cfg-options '

@@ -119,6 +119,11 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mobilenet = MODELS.build(dict(type='mmdet.MobileNetV2'))
     for weights in ('mobilenet_v2.pth', 'mobilenet_v2_1.0_imagenet_mmdet.pth'):
         torch.save(dict(state_dict=mobilenet.state_dict()), folder / weights)
+    # as mmpretrain writes a classifier
+    names = MODELS.build(dict(type='mmpretrain.MobileNetV2')).state_dict()
+    state = {f'backbone.{name}': value for name, value in names.items()}
+    state['head.fc.weight'], state['head.fc.bias'] = torch.zeros(10, 1280), torch.zeros(10)
+    torch.save(dict(state_dict=state), folder / 'classifier.pth')
     (folder / 'bin').mkdir()
     program = folder / 'bin' / 'kronattn'
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kronattn_mm.cli.command "$@"\n')
