@@ -21,12 +21,11 @@ Cost for n positions, C channels, c inner channels and G groups, multiply-accumu
 3 n C c + n C c / G, and 2 n c for the products (with an order p, (4 p + 1) n c).
 """
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ..ops import compact_non_local
-from ..ops.checks import without_autocast
+from ..ops.checks import HALF_PRECISION, without_autocast
 from .arguments import boolean, check_input, positive_int, positive_number
 
 
@@ -115,7 +114,7 @@ class CGNL2d(nn.Module):
             self.scale,
         )
         attended = attended.reshape(x.shape[0], self.inner_channels, *x.shape[2:])
-        if query.dtype in (torch.float16, torch.bfloat16):
+        if query.dtype in HALF_PRECISION:
             return x + self._reproject_in_float32(attended).to(x.dtype)
         return x + self.norm(self.reprojection(attended))
 

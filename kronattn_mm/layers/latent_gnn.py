@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..ops import latent_message_passing
+from ..ops.checks import HALF_PRECISION
 from .arguments import boolean, check_input, choice, positive_int
 
 MODES = ('asymmetric', 'symmetric')
@@ -163,7 +164,7 @@ def _conv_norm(in_channels: int, out_channels: int) -> nn.Sequential:
 def _normalize(x: Tensor) -> Tensor:
     # The usual smallest divisor, 1e-12, is zero in float16, where vectors of zeros would become
     # NaN, and their gradients, 1e12 times as large, infinite.
-    if x.dtype in (torch.float16, torch.bfloat16):
+    if x.dtype in HALF_PRECISION:
         return functional.normalize(x.float(), dim=1, eps=1e-2).to(x.dtype)
     return functional.normalize(x, dim=1)
 

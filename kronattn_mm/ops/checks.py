@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 NORMALIZATIONS = ('softmax', 'scaling')
+# What is computed in float32 where many numbers are summed.
+HALF_PRECISION = (torch.float16, torch.bfloat16)
 
 
 def check_normalization(normalization: str) -> None:

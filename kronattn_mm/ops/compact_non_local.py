@@ -18,10 +18,9 @@ Cost, multiply-accumulates for n positions and C channels in all groups: 2 n C; 
 
 import math
 
-import torch
 from torch import Tensor
 
-from .checks import without_autocast
+from .checks import HALF_PRECISION, without_autocast
 
 
 def compact_non_local(
@@ -56,7 +55,7 @@ def compact_non_local(
             f'{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}'
         )
     with without_autocast(query):
-        if query.dtype in (torch.float16, torch.bfloat16):
+        if query.dtype in HALF_PRECISION:
             query, key, value = query.float(), key.float(), value.float()
         if scale:
             value = value * value.shape[-1] ** -0.5

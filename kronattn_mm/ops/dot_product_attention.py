@@ -17,7 +17,14 @@ import torch
 from torch import Tensor
 
 from .backend import backend
-from .checks import check_attention_inputs, eager_on_cpu, in_graph, needs_gradient, without_autocast
+from .checks import (
+    HALF_PRECISION,
+    check_attention_inputs,
+    eager_on_cpu,
+    in_graph,
+    needs_gradient,
+    without_autocast,
+)
 
 # Similarities that a thread works on at a time, in bytes: much less than a core's share of the last
 # cache, and enough for products to be worth their calls.
@@ -58,7 +65,7 @@ def dot_product_attention(
     check_attention_inputs(query, key, value, normalization)
     dtype = query.dtype
     with without_autocast(query):
-        if dtype in (torch.float16, torch.bfloat16):
+        if dtype in HALF_PRECISION:
             query, key, value = query.float(), key.float(), value.float()
         if normalization == 'scaling':
             scale = key.shape[-1] ** -0.5  # not math.sqrt, which would fix n in an exported graph

@@ -12,10 +12,9 @@ Cost, multiply-accumulates: (m + n) d_k d_v. Memory beside inputs and output: th
 maps, d_k (m + n), and the context, d_k d_v.
 """
 
-import torch
 from torch import Tensor
 
-from .checks import check_attention_inputs, without_autocast
+from .checks import HALF_PRECISION, check_attention_inputs, without_autocast
 
 
 def efficient_attention(
@@ -46,7 +45,7 @@ def efficient_attention(
     check_attention_inputs(query, key, value, normalization)
     dtype = query.dtype
     with without_autocast(query):
-        if dtype in (torch.float16, torch.bfloat16):
+        if dtype in HALF_PRECISION:
             # A key weight is about 1/n: at 200 x 304 that is below float16's smallest normal
             # number, so the weights stay in float32 until they have been summed over.
             query, key, value = query.float(), key.float(), value.float()
@@ -71,7 +70,7 @@ def template_maps(key: Tensor, normalization: str = 'softmax') -> Tensor:
         Tensor: The maps, ``(..., d_k, n)``; in float32 for half-precision keys, since the maps of
         a large image hold numbers below the smallest that float16 represents well.
     """
-    if key.dtype in (torch.float16, torch.bfloat16):
+    if key.dtype in HALF_PRECISION:
         key = key.float()
     if normalization == 'scaling':
         return key * key.shape[-1] ** -0.5

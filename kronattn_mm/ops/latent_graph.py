@@ -17,11 +17,10 @@ Cost, multiply-accumulates: 2 n d C + 2 d^2 C. Memory beside inputs and output: 
 assignments, 2 d n.
 """
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .checks import without_autocast
+from .checks import HALF_PRECISION, without_autocast
 from .gradient_layout import contiguous_gradient
 
 
@@ -58,7 +57,7 @@ def latent_message_passing(
     dtype = features.dtype
     shortest = 1e-12
     with without_autocast(features):
-        if dtype in (torch.float16, torch.bfloat16):
+        if dtype in HALF_PRECISION:
             # the norm over all positions of a large map leaves the range of half precision
             features, assignments = features.float(), [part.float() for part in assignments]
             shortest = 1e-2  # and so would the gradient of a shorter row

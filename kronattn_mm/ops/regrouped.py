@@ -23,6 +23,7 @@ inputs and worked on in tiles that stay in the processor's cache (:mod:`.tiled`)
 import torch
 from torch import Tensor
 
+from .checks import in_graph
 from .projections import Projections
 from .tiled import tiled_attention
 from .tiles import SMALLEST_DIVIDED
@@ -90,11 +91,7 @@ def may_regroup(x: Tensor) -> bool:
         return False
     if x.dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled(x.device.type):
         return False
-    return not (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._are_functorch_transforms_active()
-    )
+    return not in_graph()
 
 
 def regrouped_attention(

@@ -1,6 +1,6 @@
 """Tiny checkpoints, and the commands called as users call them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -8,6 +8,19 @@ import torch
 from torch import Tensor, nn
 
 pytest.importorskip('mmcv')
+
+
+@pytest.fixture
+def nothing_allowed() -> Iterator[None]:
+    """torch's list of types as it is at first."""
+    # which puts a type on the list when it is first imported
+    import torch._dynamo
+
+    allowed = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    yield
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals(allowed)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -57,16 +56,6 @@ def training_checkpoint(path: Path) -> dict:
     )
     torch.save(checkpoint, path)
     return checkpoint
-
-
-@pytest.fixture
-def nothing_allowed() -> Iterator[None]:
-    """torch's list of types as it is at first."""
-    allowed = torch.serialization.get_safe_globals()
-    torch.serialization.clear_safe_globals()
-    yield
-    torch.serialization.clear_safe_globals()
-    torch.serialization.add_safe_globals(allowed)
 
 
 def test_checkpoints_of_mmengine_are_read_without_trust(

@@ -20,14 +20,9 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def bare(monkeypatch):
+def bare(nothing_allowed, monkeypatch):
     """torch's list as it is at first, and an mmengine that allows nothing, as 0.10.7 is."""
     monkeypatch.delattr(mmengine_checkpoint, '_safe_torch_load', raising=False)
-    allowed = torch.serialization.get_safe_globals()
-    torch.serialization.clear_safe_globals()
-    yield
-    torch.serialization.clear_safe_globals()
-    torch.serialization.add_safe_globals(allowed)
 
 
 @pytest.fixture
