@@ -7,6 +7,7 @@ turns, and the floor is the time below which nothing on this machine can get.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -144,12 +145,15 @@ class Cleared:
         verdict: ``'aim'``, ``'must'`` or ``'missed'``: the highest that was reached.
         limit: The gain that a form as fast as the floor would have, or the cost of one; None
             without a floor.
+        processes: Smallest and largest of the ratios of several processes, where ``value`` is their
+            median; None of one process.
     """
 
     bar: Bar
     value: float
     verdict: str
     limit: float | None = None
+    processes: tuple[float, float] | None = None
 
 
 def run_contest(
@@ -212,6 +216,18 @@ def judge(contest: Contest, figures: Mapping[str, Figures]) -> list[Cleared]:
             limit = above / floor if bar.at_least else floor / below
         judged.append(Cleared(bar, value, reached[0] if reached else 'missed', limit))
     return judged
+
+
+def median_of_processes(runs: Sequence[Cleared]) -> Cleared:
+    """Return the median of one bar's ratios, and of two in the middle the worse.
+
+    Args:
+        runs (Sequence[Cleared]): The same bar, measured in several processes.
+    """
+    # From the best to the worst.
+    ordered = sorted(runs, key=attrgetter('value'), reverse=runs[0].bar.at_least)
+    values = [cleared.value for cleared in runs]
+    return replace(ordered[len(ordered) // 2], processes=(min(values), max(values)))
 
 
 def _figure(figures: Figures, name: str) -> float:

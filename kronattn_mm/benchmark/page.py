@@ -1,8 +1,8 @@
 """The measured part of docs/performance.md, written by one command.
 
-Two processes measure the same contests: one with the allocator as it is, one that keeps freed
-memory, which changes a process for good. The page's own words stay; what is between the two marks
-is replaced, with the chart and the data beside it.
+Several processes measure the same contests with the allocator as it is, since what it keeps is
+another thing in each; one more keeps all freed memory, which changes a process for good. The page's
+own words stay; what is between the two marks is replaced, with the chart and the data beside it.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 
 from ..visualization.report import write_text
 from .contest import Contest
-from .results import Result, bars_markdown, figures_markdown, results_of_data
+from .results import Result, bars_markdown, figures_markdown, results_of_data, results_of_processes
 from .text import machine_text
 
 BEGIN = '<!-- measured by kronattn bench: what stands below is replaced -->'
@@ -36,25 +36,26 @@ def check_page(page: Path) -> None:
         raise PageError(f'{page} must have the lines {BEGIN!r} and {END!r} once, in that order')
 
 
-def measure_twice(
-    contests: Sequence[Contest], options: Sequence[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Measure contests in two processes.
+def measure_in_processes(
+    contests: Sequence[Contest], options: Sequence[str], processes: int
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Measure contests in processes of their own, one after the other.
 
     Args:
-        contests (Sequence[Contest]): All of them, of which some are for one process only.
+        contests (Sequence[Contest]): All of them, of which some are for one allocator only.
         options (Sequence[str]): Further options of ``kronattn bench``.
+        processes (int): How many measure with the allocator as it is.
 
     Returns:
-        tuple[dict, dict]: What ``--json`` writes, with the allocator as it is and with freed
-        memory kept.
+        tuple[list[dict], dict]: What ``--json`` writes, of each process with the allocator as it is
+        and of the one with freed memory kept.
 
     Raises:
         PageError: If one of the processes fails.
     """
     measured = []
     with tempfile.TemporaryDirectory() as folder:
-        for keep in (False, True):
+        for keep in [False] * processes + [True]:
             file = Path(folder) / f'{len(measured)}.json'
             keys = [contest.key for contest in contests if contest.both_allocators or not keep]
             command = [sys.executable, '-m', 'kronattn_mm', 'bench', '--contests', *keys, *options]
@@ -63,15 +64,16 @@ def measure_twice(
             if done.returncode:
                 raise PageError(f'a process that measures ended with exit code {done.returncode}')
             measured.append(json.loads(file.read_text(encoding='utf-8')))
-    return measured[0], measured[1]
+    return measured[:-1], measured[-1]
 
 
-def write_page(page: Path, default: dict[str, Any], kept: dict[str, Any]) -> list[Path]:
+def write_page(page: Path, default: Sequence[dict[str, Any]], kept: dict[str, Any]) -> list[Path]:
     """Put measured contests into a page, and write the chart and the data beside it.
 
     Args:
         page (Path): Markdown file with the two marks.
-        default (dict): Measured with the allocator as it is, as ``--json`` writes it.
+        default (Sequence[dict]): Measured with the allocator as it is, as ``--json`` writes it, by
+            one process or several, of which the medians are taken.
         kept (dict): Measured with freed memory kept.
 
     Returns:
@@ -84,15 +86,16 @@ def write_page(page: Path, default: dict[str, Any], kept: dict[str, Any]) -> lis
     from ..visualization.benchmark_chart import draw_bars
 
     check_page(page)
-    results, others = results_of_data(default['contests']), results_of_data(kept['contests'])
+    results = results_of_processes([results_of_data(run['contests']) for run in default])
+    others, settings = results_of_data(kept['contests']), default[0]['settings']
     chart = page.parent / 'images' / f'{page.stem}.png'
     data = page.with_suffix('.json')
     before, _, rest = page.read_text(encoding='utf-8').partition(BEGIN)
     after = rest.partition(END)[2]
     chart.parent.mkdir(exist_ok=True)
-    draw_bars(chart, results, others, machine_text(default['settings']))
+    draw_bars(chart, results, others, machine_text(settings))
     write_text(data, json.dumps(dict(default=default, kept=kept), indent=1) + '\n')
-    measured = _measured(results, others, default['settings'], f'images/{chart.name}', data.name)
+    measured = _measured(results, others, settings, len(default), f'images/{chart.name}', data.name)
     write_text(page, f'{before}{BEGIN}\n\n{measured}\n\n{END}{after}')
     return [page, chart, data]
 
@@ -101,6 +104,7 @@ def _measured(
     results: Sequence[Result],
     kept: Sequence[Result],
     settings: dict[str, Any],
+    processes: int,
     chart: str,
     data: str,
 ) -> str:
@@ -111,7 +115,8 @@ def _measured(
         [
             '## The bars',
             f'{machine_text(settings)} in the first column of ratios and kept in the other; '
-            f'medians of at least {settings["repetitions"]} turns.',
+            f'medians of at least {settings["repetitions"]} turns, and in the first column of '
+            f'{processes} process(es), whose smallest and largest ratio stand beside it.',
             f'Of {len(cleared)} bars {len(cleared) - missed} are cleared, {aims} of them to the '
             f'aim; {missed} are missed.',
             bars_markdown(results, kept),

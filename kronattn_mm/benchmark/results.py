@@ -1,12 +1,12 @@
 """Measured contests as plain text, as Markdown, and as plain data."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..cost.quantity import quantity
 from ..cost.text import plain_table
-from .contest import CLONE, COPY, EXPONENTIAL, FLOOR, PRODUCT, Cleared, Figures
+from .contest import CLONE, COPY, EXPONENTIAL, FLOOR, PRODUCT, Cleared, Figures, median_of_processes
 
 _NONE = '-'
 _HEADER = (
@@ -37,6 +37,25 @@ class Result:
     figures: Mapping[str, Figures]
     cleared: Sequence[Cleared] = ()
     left_out: Mapping[str, str] | None = None
+
+
+def results_of_processes(runs: Sequence[Sequence[Result]]) -> list[Result]:
+    """Return the medians of contests that were measured in several processes.
+
+    A bar's ratio is the median of theirs; the figures are those of the process in which the first
+    bar of the contest was at its median, since only figures of one process go together.
+
+    Args:
+        runs (Sequence[Sequence[Result]]): The same contests from each process.
+    """
+    medians = []
+    for results in zip(*runs, strict=True):
+        bars = [median_of_processes(bar) for bar in zip(*(r.cleared for r in results), strict=True)]
+        middle = results[0]
+        if bars:
+            middle = next(r for r in results if r.cleared[0].value == bars[0].value)
+        medians.append(replace(middle, cleared=bars))
+    return medians
 
 
 def results_text(results: Sequence[Result]) -> str:
@@ -79,6 +98,7 @@ def bars_markdown(results: Sequence[Result], kept: Sequence[Result]) -> str:
                 [
                     cleared.bar.what,
                     f'{cleared.value:.3g}x',
+                    _spread(cleared),
                     _bar(cleared, 'must'),
                     _bar(cleared, 'aim'),
                     _limit(cleared),
@@ -93,6 +113,7 @@ def bars_markdown(results: Sequence[Result], kept: Sequence[Result]) -> str:
         [
             'what',
             'default allocator',
+            'in all processes',
             'must',
             'aim',
             'at the floor',
@@ -137,11 +158,15 @@ def results_of_data(data: Sequence[Mapping[str, Any]]) -> list[Result]:
         time = {**entry['time'], 'quartiles': tuple(entry['time']['quartiles'])}
         return Figures(**{**entry, 'time': Time(**time)})
 
+    def cleared(entry: Mapping[str, Any]) -> Cleared:
+        processes = entry['processes'] and tuple(entry['processes'])
+        return Cleared(**{**entry, 'bar': Bar(**entry['bar']), 'processes': processes})
+
     return [
         Result(
             item['title'],
             {name: figures(entry) for name, entry in item['figures'].items()},
-            [Cleared(**{**entry, 'bar': Bar(**entry['bar'])}) for entry in item['bars']],
+            [cleared(entry) for entry in item['bars']],
             item['left_out'],
         )
         for item in data
@@ -179,6 +204,13 @@ def _rate(name: str, wall: float) -> str | None:
 def _bar(cleared: Cleared, name: str) -> str:
     sign = '>=' if cleared.bar.at_least else '<='
     return f'{sign} {getattr(cleared.bar, name):g}x'
+
+
+def _spread(cleared: Cleared) -> str:
+    if cleared.processes is None:
+        return _NONE
+    smallest, largest = (f'{value:.3g}' for value in cleared.processes)
+    return f'{smallest} to {largest}x'
 
 
 def _limit(cleared: Cleared) -> str:

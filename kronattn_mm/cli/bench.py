@@ -39,7 +39,7 @@ EXAMPLE = """kronattn bench --layer EfficientAttention2d --maps 14x20 56x80 --th
 _OPTIONS = {
     'layer': ('set', 'channels', 'maps', 'against', 'batch', 'dtype', 'training', 'png'),
     'model': ('shape', 'batch', 'training'),
-    'contests': ('page',),
+    'contests': ('page', 'processes'),
     'paper_table': ('sizes', 'png'),
 }
 _DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
@@ -114,6 +114,13 @@ def parse_arguments(
         type=Path,
         metavar='FILE.md',
         help='write the measured part of this page, its chart in images/ and its data as JSON',
+    )
+    contests.add_argument(
+        '--processes',
+        type=positive_integer,
+        metavar='N',
+        help='for --page, processes that measure with the usual allocator, of which the median is '
+        f'taken (default: {bench_runs.PROCESSES})',
     )
     table = parser.add_argument_group('with --paper-table')
     table.add_argument(
@@ -211,6 +218,8 @@ def check_options(parser: Parser, arguments: argparse.Namespace) -> None:
             parser.error('--page takes all contests, both ways of the allocator, and writes JSON')
         if arguments.device != 'cpu':
             parser.error('--page compares two CPU allocators and goes with --device cpu')
+    elif arguments.processes:
+        parser.error('--processes goes with --page')
     for key in arguments.contests or ():
         known = [contest.key for contest in CONTESTS]
         if not any(name.startswith(key) for name in known):

@@ -14,13 +14,15 @@ from tqdm import tqdm
 from ..benchmark import CONTESTS, PAPER_TABLES, compare
 from ..benchmark.contest import judge, run_contest, turns
 from ..benchmark.models import compare_models, models_dict, models_text, with_and_without
-from ..benchmark.page import check_page, measure_twice, write_page
+from ..benchmark.page import check_page, measure_in_processes, write_page
 from ..benchmark.results import Result, bars_text, results_data, results_text
 from ..benchmark.rivals import build_layer, default_rivals, enter_layer
 from ..benchmark.text import comparison_dict, comparison_text, machine, machine_text
 from ..cost.config import ConfigError, default_image_shape, load_model
 from ..visualization.report import write_text
 
+# Processes that measure for a page with the allocator as it is, if not said otherwise.
+PROCESSES = 3
 # Sides of maps by dimensions of the layer: from below d_k positions to well above.
 _MAPS = {
     1: ((49,), (196,), (784,), (3136,)),
@@ -105,7 +107,8 @@ def page(arguments: argparse.Namespace) -> int:
     check_page(arguments.page)
     options = ['--repetitions', str(arguments.repetitions)]
     options += ['--threads', str(arguments.threads or torch.get_num_threads())]
-    for path in write_page(arguments.page, *measure_twice(CONTESTS, options)):
+    measured = measure_in_processes(CONTESTS, options, arguments.processes or PROCESSES)
+    for path in write_page(arguments.page, *measured):
         print(f'wrote {path}', file=sys.stderr)
     return 0
 

@@ -24,7 +24,7 @@ from torch.nn.modules.utils import _pair
 
 from ..ops import pointwise_convolution_by_image
 from ..ops.backend import backend
-from ..ops.checks import eager_on_cpu
+from ..ops.checks import eager_on_cpu, needs_gradient
 from .arguments import boolean, check_input, choice, positive_int, positive_number
 from .attention_branch import norm_factor_and_offset
 
@@ -94,8 +94,11 @@ class Conv2d(_ConvNd):
             and torch.get_num_threads() > 1
             and backend() != 'reference'
             and x.is_contiguous()
-            and x.shape[0] > 1
-            and x.shape[2] * x.shape[3] >= _POSITIONS_OF_PRODUCT
+            and (
+                not needs_gradient(x, self.weight)
+                if x.shape[0] == 1
+                else x.shape[2] * x.shape[3] >= _POSITIONS_OF_PRODUCT
+            )
         )
 
     def product(self, x: Tensor, shift: Tensor | None = None) -> Tensor:

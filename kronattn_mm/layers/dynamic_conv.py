@@ -29,6 +29,9 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..ops import mix_kernels, pointwise_convolution_by_image
+from ..ops.backend import backend
+from ..ops.checks import eager_on_cpu
+from ..ops.mixed_conv import blend_in_turn, mix_in_turn, pointwise_convolution_of_one
 from .arguments import check_input, positive_int, positive_number
 from .attended_conv import Conv2d
 from .attention_branch import norm_factor_and_offset
@@ -36,6 +39,9 @@ from .attention_branch import norm_factor_and_offset
 
 class KernelShares(nn.Module):
     """What mixes the kernels: their shares from the input, and the kernels beside the first."""
+
+    # How the kernels of one image are mixed by its shares.
+    mix = staticmethod(mix_in_turn)
 
     def __init__(self, conv: Conv2d, num_kernels: int) -> None:
         super().__init__()
@@ -54,12 +60,18 @@ class KernelShares(nn.Module):
             for _ in range(num_kernels - 1)
         )
 
+    def of_one_image(self, x: Tensor) -> list[float]:
+        """Return the K shares for ``x`` of shape ``(1, in_channels, H, W)``, not differentiated."""
+        return self(x).tolist()[0]
+
     def start_from_copies(self) -> None:
         """Adjust what the shares begin with to kernels that are all the same."""
 
 
 class SoftmaxShares(KernelShares):
     """Shares that add up to one, softmax(F(x) / temperature)."""
+
+    mix = staticmethod(blend_in_turn)
 
     def __init__(
         self, conv: Conv2d, num_kernels: int, hidden_ratio: float, temperature: float
@@ -78,6 +90,17 @@ class SoftmaxShares(KernelShares):
         """Return the shares ``(N, K)`` for ``x`` of shape ``(N, in_channels, H, W)``."""
         hidden = functional.relu(self.fc1(x.mean((2, 3))))
         return (self.fc2(hidden) / self.temperature).softmax(1)
+
+    def of_one_image(self, x: Tensor) -> list[float]:
+        fc1, fc2 = self.fc1, self.fc2
+        if type(fc1) is not nn.Linear or type(fc2) is not nn.Linear or _has_hooks(self, fc1, fc2):
+            return super().of_one_image(x)
+        # The factors of average and temperature come with the last product.
+        by = 1 / self.temperature.item()
+        hidden = functional.linear(x.sum((2, 3)), fc1.weight).relu_()
+        alpha = by / (x.shape[2] * x.shape[3])
+        shares = torch.addmm(fc2.bias, hidden, fc2.weight.t(), beta=by, alpha=alpha)
+        return shares.softmax(1).tolist()[0]
 
 
 class SigmoidShares(KernelShares):
@@ -102,6 +125,8 @@ class MixedConv:
     def forward(self, x: Tensor) -> Tensor:
         """Convolve each image of ``x``, ``(N, in_channels, H, W)``, with its own mixed kernel."""
         check_input(self, x)
+        if self._runs_one_image(x):
+            return self._convolve_one_image(x)
         shares = self.attention(x)
         if torch.compiler.is_exporting() and not self.pointwise:
             out = self._mix_outputs(x, shares.to(x.dtype))
@@ -140,6 +165,27 @@ class MixedConv:
         )
         return out.reshape(batch, self.out_channels, *out.shape[2:])
 
+    def _runs_one_image(self, x: Tensor) -> bool:
+        """Say whether this is inference on one image, which takes as long to call as to compute.
+
+        Factors then go where an operator multiplies anyway, and nothing is put side by side.
+        """
+        return (
+            x.shape[0] == 1
+            and not torch.is_grad_enabled()
+            and self.bias is None
+            and backend() != 'reference'
+            and eager_on_cpu(x, self.weight)
+        )
+
+    def _convolve_one_image(self, x: Tensor) -> Tensor:
+        attention = self.attention
+        kernels = [self.weight, *[conv.weight for conv in attention.kernels]]
+        weight = attention.mix(attention.of_one_image(x), kernels)
+        if self.pointwise:
+            return pointwise_convolution_of_one(x, weight, self.offset)
+        return self.convolve(x, weight, self.offset, self.groups)
+
     def _mix_outputs(self, x: Tensor, shares: Tensor) -> Tensor:
         # The number of groups of a convolution is fixed in an exported graph, and with it would be
         # the batch. A convolution is linear in its kernel, so the outputs may be mixed instead, at
@@ -162,6 +208,14 @@ class MixedConv:
                 if conv.bias is not None:
                     conv.bias.copy_(self.bias)
         self.attention.start_from_copies()
+
+
+def _has_hooks(*modules: nn.Module) -> bool:
+    """Say whether somebody is to be told of these modules' calls, so that they must be made."""
+    for module in modules:
+        if module._forward_hooks or module._forward_pre_hooks:
+            return True
+    return False
 
 
 class DynamicConv2d(MixedConv, Conv2d):

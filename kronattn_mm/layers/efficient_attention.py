@@ -65,18 +65,16 @@ class _EfficientAttention(AttentionBlock):
         What was put in the place of a child, and hooks on one, would be passed over.
         """
         plain = self._conv_types[self.spatial_dims]
-        return all(
-            type(conv) is plain
-            and not any(
-                (
-                    conv._forward_hooks,
-                    conv._forward_pre_hooks,
-                    conv._backward_hooks,
-                    conv._backward_pre_hooks,
-                )
-            )
-            for conv in self._projections()
-        )
+        for conv in self._projections():
+            if (
+                type(conv) is not plain
+                or conv._forward_hooks
+                or conv._forward_pre_hooks
+                or conv._backward_hooks
+                or conv._backward_pre_hooks
+            ):
+                return False
+        return True
 
     def _runs_in_triton(self, x: Tensor) -> bool:
         """Say whether Triton's kernels run; where they were asked for and cannot, raise."""

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from .backend import backend
 from .checks import eager_on_cpu, in_graph, needs_gradient
+from .fresh_memory import in_large_pages
 
 # Bytes of the map that are worked on at a time, few enough to stay in the cache. Pieces that are
 # much smaller cost more in calls than they save.
@@ -226,7 +227,7 @@ def _write_once(o: Tensor, spatial_shape: tuple[int, ...], residual: Tensor | No
     terms = [term.flatten(0, 1) for term in _terms(o, spatial_shape)]
     if residual is not None:
         terms.append(residual.flatten(0, 1))
-    out = o.new_empty(*o.shape[:2], *spatial_shape)
+    out = in_large_pages(o.new_empty(*o.shape[:2], *spatial_shape))
     planes = out.flatten(0, 1)
     for part in _chunks(out):
         total = planes[part]

@@ -42,14 +42,33 @@ def mix_kernels(coefficients: Tensor, kernels: Tensor | Sequence[Tensor]) -> Ten
         and not needs_gradient(coefficients, *kernels)
     ):
         # For one image, putting the kernels side by side would take longer than the sum.
-        first, *others = coefficients.tolist()[0]
-        mixed = kernels[0] * first
-        for share, kernel in zip(others, kernels[1:], strict=True):
-            mixed.add_(kernel, alpha=share)
-        return mixed[None]
+        return mix_in_turn(coefficients.tolist()[0], kernels)[None]
     if not isinstance(kernels, Tensor):
         kernels = torch.stack(tuple(kernels))
     return (coefficients @ kernels.flatten(1)).unflatten(1, kernels.shape[1:])
+
+
+def mix_in_turn(coefficients: Sequence[float], kernels: Sequence[Tensor]) -> Tensor:
+    """Return sum_k coefficients[k] kernels[k], each kernel read once; it is not differentiated."""
+    mixed = kernels[0] * coefficients[0]
+    for k in range(1, len(kernels)):
+        mixed.add_(kernels[k], alpha=coefficients[k])
+    return mixed
+
+
+def blend_in_turn(shares: Sequence[float], kernels: Sequence[Tensor]) -> Tensor:
+    """Return what :func:`mix_in_turn` does, one operator earlier.
+
+    Args:
+        shares (Sequence[float]): At least two, none of them negative; they add up to one.
+        kernels (Sequence[Tensor]): As many, of one shape.
+    """
+    total = shares[0] + shares[1]
+    blend = torch.lerp(kernels[0], kernels[1], shares[1] / total if total else 0.0)
+    for k in range(2, len(kernels)):
+        total += shares[k]
+        blend.lerp_(kernels[k], shares[k] / total if total else 0.0)
+    return blend
 
 
 def pointwise_convolution_by_image(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -63,6 +82,12 @@ def pointwise_convolution_by_image(x: Tensor, weight: Tensor, bias: Tensor | Non
     Returns:
         Tensor: ``(N, C_out, H, W)``.
     """
+    if (
+        x.shape[0] == 1
+        and eager_on_cpu(x, weight)
+        and not needs_gradient(x, weight, *(() if bias is None else (bias,)))
+    ):
+        return pointwise_convolution_of_one(x, weight[0], bias)
     weight, tokens = weight.flatten(2), x.flatten(2)
     start = None if bias is None else bias[:, :, None]
     if eager_on_cpu(x, weight):
@@ -80,3 +105,26 @@ def pointwise_convolution_by_image(x: Tensor, weight: Tensor, bias: Tensor | Non
     else:
         out = torch.baddbmm(start, weight, tokens)
     return out.unflatten(2, x.shape[2:])
+
+
+def pointwise_convolution_of_one(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Convolve one image with a 1 x 1 kernel, on a CPU, not differentiated.
+
+    Args:
+        x (Tensor): ``(1, C_in, H, W)``.
+        weight (Tensor): ``(C_out, C_in, 1, 1)``.
+        bias (Tensor, optional): ``(C_out,)`` or ``(1, C_out)``.
+
+    Returns:
+        Tensor: ``(1, C_out, H, W)``.
+    """
+    channels, threads = weight.shape[0], torch.get_num_threads()
+    # Each thread multiplies rows of its own and fills memory of its own.
+    parts = threads if channels % threads == 0 else 1
+    rows = weight.reshape(parts, channels // parts, -1)
+    tokens = x.flatten(2).expand(parts, -1, -1)
+    if bias is None:
+        out = torch.bmm(rows, tokens)
+    else:
+        out = torch.baddbmm(bias.reshape(parts, -1, 1), rows, tokens)
+    return out.view(1, channels, *x.shape[2:])

@@ -106,7 +106,7 @@ def _backward_of_queries(
         d_query = group.part(pair, query.shape[1])
         torch.bmm(group.of_images(mixing).transpose(1, 2), dy, out=d_query)
         if setting.softmax:
-            _softmax_backward(d_query, query, group.part(scratch.first), setting.num_heads)
+            _softmax_backward(d_query, query, group.part(scratch.second), setting.num_heads)
         torch.sum(d_query, 2, out=group.of_tiles(d_bias))
         d_weights[: group.count].baddbmm_(d_query, group.of(maps.x).transpose(1, 2))
         back = projections.queries.T.expand(group.count, -1, -1)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .fresh_memory import in_large_pages
 from .projections import Projections, join_heads, split_heads
 from .tiles import Group, Tiles
 
@@ -77,7 +78,7 @@ def _gather(
     else:  # both factors 1/sqrt(n) stand here, so that the numbers are averages
         shares = torch.full_like(sums, 1 / tiles.positions)
         sums = sums.sum(1) / tiles.positions
-    return Gathered((inputs * shares[:, :, None]).sum(1), sums, shares.flatten(0, 1))
+    return Gathered(inputs.mul_(shares[:, :, None]).sum(1), sums, shares.flatten(0, 1))
 
 
 def keys_of(
@@ -97,23 +98,28 @@ def keys_of(
 def queries_of(
     group: Group, tokens: Tensor, projections: Projections, setting: Setting, scratch: Scratch
 ) -> Tensor:
-    """Return the tiles' normalised queries, ``(count, d_k, length)``; ``first`` is free after it.
+    """Return the tiles' normalised queries, ``(count, d_k, length)``, in ``first``.
 
-    Under scaling they have no factor here, and are in ``first``.
+    Under scaling they have no factor here.
     """
     weights = projections.queries.expand(group.count, -1, -1)
     query = group.part(scratch.first)
     torch.baddbmm(projections.query_bias[:, None], weights, group.of(tokens), out=query)
-    if not setting.softmax:
-        return query
-    result = group.part(scratch.second)
-    of_heads = (tensor.unflatten(1, (setting.num_heads, -1)) for tensor in (query, result))
-    torch.softmax(next(of_heads), 2, out=next(of_heads))
-    return result
+    if setting.softmax:
+        of_heads = query.unflatten(1, (setting.num_heads, -1))
+        torch.softmax(of_heads, 2, out=of_heads)
+    return query
 
 
 def mixing_of(gathered: Gathered, projections: Projections, setting: Setting) -> Tensor:
     """Return M, ``(N, d, d_k)``, under softmax with the reprojection's bias in it."""
+    if setting.softmax and setting.num_heads == 1:
+        # The sums of the maps are one: each bias is what a product begins with.
+        images = len(gathered.inputs)
+        values = projections.values.expand(images, -1, -1)
+        context = torch.baddbmm(projections.value_bias[:, None], values, gathered.inputs)
+        reprojection = projections.reprojection.expand(images, -1, -1)
+        return torch.baddbmm(projections.reprojection_bias[:, None], reprojection, context)
     reprojection = split_heads(projections.reprojection, 1, setting.num_heads)
     mixing = join_heads(reprojection @ context_of(gathered, projections, setting), 2)
     if setting.softmax:  # the queries of each head add up to one
@@ -141,5 +147,5 @@ def empty_map(x: Tensor) -> Tensor:
     try:
         out.view(*x.shape[:2], -1)
     except RuntimeError:  # height and width change places in memory
-        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return out
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return in_large_pages(out)

@@ -17,6 +17,7 @@ from kronattn_mm.benchmark.results import (
     figures_markdown,
     results_data,
     results_of_data,
+    results_of_processes,
     results_text,
 )
 
@@ -124,6 +125,36 @@ def test_results_survive_json_and_show_what_lost():
     markdown = bars_markdown([result], [])
     assert '**missed**' in markdown and markdown.count('\n') == 2
     assert '### on a map' in figures_markdown([result])
+
+
+@pytest.mark.parametrize(
+    'at_least, values, median, verdict',
+    [
+        (True, [3, 1, 2.5], 2.5, 'must'),
+        (True, [3, 1], 1, 'missed'),  # of two in the middle the worse
+        (False, [1, 3], 3, 'missed'),
+        (False, [2.1], 2.1, 'missed'),
+        (False, [1, 1.5, 9, 1.2], 1.5, 'must'),
+    ],
+)
+def test_the_median_of_processes(at_least, values, median, verdict):
+    bar = Bar('what', 'a', 'b', 2, 5 if at_least else 1, at_least)
+    contest, runs = Contest('key', 'title', None, (bar,)), []
+    for value in values:
+        measured = {'a': figures(value), 'b': figures(1)}
+        runs.append(
+            [Result('title', measured, judge(contest, measured)), Result('no bars', measured)]
+        )
+    (result, other) = results_of_processes(runs)
+    (cleared,) = result.cleared
+    assert (cleared.value, cleared.verdict) == (median, verdict)
+    assert cleared.processes == (min(values), max(values))
+    assert result.figures['a'].time.wall == median, 'figures of the process that is shown'
+    assert other == runs[0][1] or other.figures is runs[0][1].figures
+    again = results_of_data(json.loads(json.dumps(results_data([result]))))
+    assert again[0].cleared == [cleared]
+    spread = f'{min(values):.3g} to {max(values):.3g}x'
+    assert spread in bars_markdown([result], [])
 
 
 def test_contests_of_the_page():

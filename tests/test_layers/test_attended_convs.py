@@ -250,6 +250,9 @@ class AttendedConvTester(BranchTester):
             layer.fold_norm(norm)
             assert not any(isinstance(child, nn.BatchNorm1d) for child in layer.modules())
             torch.testing.assert_close(layer(x), wanted, rtol=1e-10, atol=1e-10)
+            with torch.no_grad():
+                one_by_one = torch.cat([layer(image[None]) for image in x])
+            torch.testing.assert_close(one_by_one, wanted, rtol=1e-10, atol=1e-10)
             with pytest.raises(ValueError, match='a norm of 77 channels does not follow'):
                 layer.fold_norm(nn.BatchNorm2d(77))
             with pytest.raises(ValueError, match='keeps no running statistics'):
@@ -460,6 +463,28 @@ class MixedConvTester(AttendedConvTester):
                 one_by_one = torch.cat([layer(image[None]) for image in x])
                 torch.testing.assert_close(layer(x), one_by_one, rtol=1e-12, atol=1e-12)
 
+    @pytest.mark.parametrize('geometry', GEOMETRIES)
+    @pytest.mark.parametrize('threads', [1, 2])
+    def test_one_image_at_inference(self, geometry, threads, monkeypatch):
+        """Other operators, the same result; hooks, other dtypes and empty batches as ever."""
+        monkeypatch.setattr(torch, 'get_num_threads', lambda: threads)
+        layer = self.build_active(dict(geometry, bias=False)).double().eval()
+        x = self.input((13, 12), 1, torch.float64)
+        wanted = self.reference(layer, x[0].numpy())
+        with torch.no_grad():
+            actual = layer(x)
+            np.testing.assert_allclose(actual[0].numpy(), wanted, rtol=1e-11, atol=1e-12)
+            told = []
+            hook = layer.attention.register_forward_hook(lambda *_: told.append('shares'))
+            assert torch.allclose(layer(x), actual, rtol=1e-12) and told == ['shares']
+            hook.remove()
+            with torch.inference_mode():
+                assert torch.allclose(layer(x), actual, rtol=1e-12)
+            with use_backend('reference'):
+                assert torch.allclose(layer(x), actual, rtol=1e-12)
+            assert layer(x[:0]).shape[0] == 0
+            assert layer.bfloat16()(x.bfloat16()).dtype == torch.bfloat16
+
     def test_one_convolution_for_the_batch(self):
         layer = self.build_active(GEOMETRIES[1])
         with torch.profiler.profile() as profile:
@@ -517,6 +542,18 @@ class TestDynamicConv2d(MixedConvTester):
             layer.load_state_dict(plain.state_dict(), strict=False)
             x = self.input()
             torch.testing.assert_close(layer(x), plain(x), rtol=1e-5, atol=1e-6)
+
+    def test_everybody_who_waits_for_a_call_of_the_branch_gets_it(self):
+        layer = self.build_active(dict(bias=False)).eval()
+        x, told = self.input(batch=1), []
+        with torch.no_grad():
+            wanted = layer(x)
+            for part in (layer.attention.fc1, layer.attention.fc2):
+                part.register_forward_pre_hook(lambda module, inputs: told.append(module))
+            torch.testing.assert_close(layer(x), wanted)
+            assert told == [layer.attention.fc1, layer.attention.fc2]
+            layer.attention.fc2 = torch.nn.utils.parametrizations.weight_norm(layer.attention.fc2)
+            torch.testing.assert_close(layer(x), wanted)
 
     def test_temperature_is_in_the_checkpoint(self):
         layer, other = self.build_active(), self.build()

@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional
 
 from kronattn_mm.ops import mix_kernels, pointwise_convolution_by_image, use_backend
+from kronattn_mm.ops.mixed_conv import blend_in_turn, mix_in_turn, pointwise_convolution_of_one
 
 
 @pytest.mark.parametrize('batch', [0, 1, 3])
@@ -60,3 +61,27 @@ def test_pointwise_convolution(batch, with_bias, threads, monkeypatch):
         assert torch.autograd.gradgradcheck(function, inputs)
     half = [None if t is None else t.detach().bfloat16() for t in (x, weight, bias)]
     assert pointwise_convolution_by_image(*half).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize('shares', [[0.5, 0.5], [0.1, 0.2, 0.3, 0.4], [0, 0, 1], [1, 0, 0], [0, 1]])
+def test_shares_that_add_up_to_one(shares):
+    kernels = torch.randn(len(shares), 3, 2, 3, 3, dtype=torch.float64)
+    before = kernels.clone()
+    wanted = torch.tensordot(torch.tensor(shares, dtype=torch.float64), kernels, dims=1)
+    for mix in (mix_in_turn, blend_in_turn):
+        torch.testing.assert_close(mix(shares, list(kernels)), wanted, rtol=1e-14, atol=1e-14)
+    assert torch.equal(kernels, before), 'kernels are not written over'
+
+
+@pytest.mark.parametrize('threads', [1, 2, 3])
+@pytest.mark.parametrize('channels', [1, 4, 6])
+@pytest.mark.parametrize('with_bias', [True, False])
+@pytest.mark.parametrize('memory_format', [torch.contiguous_format, torch.channels_last])
+def test_pointwise_convolution_of_one(channels, with_bias, threads, memory_format, monkeypatch):
+    monkeypatch.setattr(torch, 'get_num_threads', lambda: threads)
+    x = torch.randn(1, 3, 4, 5, dtype=torch.float64).to(memory_format=memory_format)
+    weight = torch.randn(channels, 3, 1, 1, dtype=torch.float64).to(memory_format=memory_format)
+    bias = torch.randn(channels, dtype=torch.float64) if with_bias else None
+    wanted = functional.conv2d(x, weight, bias)
+    actual = pointwise_convolution_of_one(x, weight, bias)
+    torch.testing.assert_close(actual, wanted, rtol=1e-13, atol=1e-13, check_stride=False)

@@ -2,10 +2,13 @@
 
 Width 1.0, 224 x 224, backbone and neck, float32, inference: the networks as they are trained, and
 with every batch norm folded (:func:`kronattn_mm.plugging.fused`). On a CPU with two threads or more
-the attended pointwise convolutions of several images are matrix products, which take less time than
+the attended pointwise convolutions are matrix products, which take less time than
 torch's convolution; `static, by products` is the static network with its pointwise convolutions so,
 that is without that advantage. `static, and mixing` is the static network, and the kernels of the
-dynamic one mixed and nothing else: what reading four times the weights costs at the least.
+dynamic one mixed and nothing else: what reading four times the weights costs at the least. `static,
+and all reads` is the static network by products that also reads everything else that a dynamic
+convolution has to, by one operator each: it mixes the kernels, averages the inputs and multiplies
+the averages by the first layers of the branches. It is what nobody gets below operator by operator.
 """
 
 import copy
@@ -27,6 +30,7 @@ _CONFIG = (
 )
 _STATIC, _SB, _SE, _DYNAMIC = 'static', 'SB', 'SE', 'DyConv'
 _PRODUCTS, _MIXING = 'static, by products', 'static, and mixing'
+_READS = 'static, and all reads'
 _NAMES = {_STATIC: 'static', _SB: 'sb-3', _SE: 'se-3', _DYNAMIC: 'dyconv'}
 _SIDE = 224
 
@@ -79,6 +83,27 @@ def _mixing_alone(model: nn.Module, batch: int) -> Callable[[], Any]:
     return lambda: [mix_kernels(shares, of_conv) for of_conv in kernels]
 
 
+def _with_reads(plain: nn.Module, dynamic: nn.Module) -> nn.Module:
+    """Return a copy of a plain network that reads all that the dynamic one has to."""
+    copied = copy.deepcopy(plain)
+    modules = dict(copied.named_modules())
+    for name, conv in dynamic.named_modules():
+        if isinstance(conv, MixedConv):
+            modules[name].register_forward_pre_hook(_reading(conv))
+    return copied
+
+
+def _reading(conv: MixedConv) -> Callable[[nn.Module, tuple[Tensor]], None]:
+    kernels = [conv.weight, *(kernel.weight for kernel in conv.attention.kernels)]
+    shares, first = [1 / len(kernels)] * len(kernels), conv.attention.fc1.weight.t()
+
+    def read(_: nn.Module, inputs: tuple[Tensor]) -> None:
+        torch.mm(inputs[0].sum((2, 3)), first)
+        conv.attention.mix(shares, kernels)
+
+    return read
+
+
 def _enter(names: Sequence[str], batch: int, fold: bool, device: str) -> Entry:
     x = torch.randn(batch, 3, _SIDE, _SIDE, generator=torch.Generator().manual_seed(0)).to(device)
     models = {}
@@ -87,6 +112,8 @@ def _enter(names: Sequence[str], batch: int, fold: bool, device: str) -> Entry:
         model = load_model(_CONFIG.format(of_file))[0].to(device).eval()
         models[name] = fused(model) if fold else model
     models[_PRODUCTS] = _by_products(models[_STATIC]).to(device).eval()
+    if _READS in names:
+        models[_READS] = _with_reads(models[_PRODUCTS], models[_DYNAMIC])
     contestants = []
     for name in names:
         further = _mixing_alone(models[_DYNAMIC], batch) if name == _MIXING else None
@@ -122,7 +149,7 @@ ATTENDED_CONVS = (
         ),
     ),
     _contest(
-        (_STATIC, _MIXING, _SB, _SE, _DYNAMIC),
+        (_STATIC, _PRODUCTS, _MIXING, _READS, _SB, _SE, _DYNAMIC),
         1,
         (_bar('DynamicConv over static, batch 1', _DYNAMIC, _STATIC, 1.2, 1.1),),
     ),
