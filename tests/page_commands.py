@@ -229,7 +229,7 @@ COMMANDS: dict[str, Run | Elsewhere | NotHere] = {
         f'{KANET}::test_classifier_trains_on_folders_of_pictures'
     ),
     # docs/kronecker_attention.md
-    'python tools/analysis_tools/benchmark.py --paper-table kao --threads 1 --keep-memory '
+    'python tools/analysis_tools/benchmark.py --paper-table kao --threads 1 --memory kept '
     '--json FILE --png FILE.png': Run({'FILE': 'kao.json'}, more=ONCE),
     'KRONATTN_CAMVID_DATA=FOLDER python tools/train.py configs/kronecker_attention/segmentation/'
     'deeplabv2_mobilenet-v2-d16_kao-kv_120_camvid-161x161.py --work-dir work_dirs/kv '

@@ -12,7 +12,7 @@ from .comparison import Comparison, Measured, Operator, Row, compare
 from .contest import Bar, Contest, Contestant, Entry, Needs, judge, run_contest
 from .contests import CONTESTS
 from .kronecker import TABLE_2
-from .measure import keep_freed_memory, peak_memory, time_interleaved
+from .measure import keep_freed_memory, peak_memory, return_freed_memory, time_interleaved
 
 PAPER_TABLES: dict[str, Comparison] = {'kao': TABLE_2}
 
@@ -32,6 +32,7 @@ __all__ = [
     'judge',
     'keep_freed_memory',
     'peak_memory',
+    'return_freed_memory',
     'run_contest',
     'time_interleaved',
 ]

@@ -19,7 +19,9 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # From glibc's malloc.h.
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
+# From which size on glibc takes a block from the system by itself, before it has seen any freed.
+_FIRST_THRESHOLD = 128 << 10
 
 
 @dataclass(frozen=True)
@@ -195,12 +197,28 @@ def keep_freed_memory() -> None:
     Raises:
         OSError: If the C library is not glibc.
     """
+    _set_malloc({_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: 2**31 - 1}, 'keep')
+
+
+def return_freed_memory() -> None:
+    """Let glibc give every block of 128 KB or more back as soon as it is freed.
+
+    That is where it starts; by default it then keeps more and more, as far as the blocks that it
+    sees freed suggest. This holds for the rest of the process.
+
+    Raises:
+        OSError: If the C library is not glibc.
+    """
+    _set_malloc({_M_MMAP_THRESHOLD: _FIRST_THRESHOLD}, 'return')
+
+
+def _set_malloc(options: Mapping[int, int], what: str) -> None:
     try:
         mallopt = ctypes.CDLL('libc.so.6').mallopt
     except (OSError, AttributeError) as error:
-        raise OSError('keeping freed memory needs glibc (Linux)') from error
-    if not (mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)):
-        raise OSError('glibc refused to keep freed memory')
+        raise OSError(f'to {what} freed memory needs glibc (Linux)') from error
+    if not all(mallopt(option, value) for option, value in options.items()):
+        raise OSError(f'glibc refused to {what} freed memory')
 
 
 def _waiting(device: str | torch.device) -> Callable[[], None]:

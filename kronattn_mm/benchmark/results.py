@@ -87,43 +87,35 @@ def bars_text(results: Sequence[Result]) -> str:
     return plain_table(['what', 'measured', 'must', 'aim', 'floor', 'reached'], rows, left=1)
 
 
-def bars_markdown(results: Sequence[Result], kept: Sequence[Result]) -> str:
-    """Return a Markdown table of the bars, with a column for each way of the allocator."""
-    other = {cleared.bar: cleared for result in kept for cleared in result.cleared}
-    rows = []
-    for result in results:
-        for cleared in result.cleared:
-            beside = other.get(cleared.bar)
-            rows.append(
-                [
-                    cleared.bar.what,
-                    f'{cleared.value:.3g}x',
-                    _spread(cleared),
-                    _bar(cleared, 'must'),
-                    _bar(cleared, 'aim'),
-                    _limit(cleared),
-                    {'aim': 'aim reached', 'must': 'must reached', 'missed': '**missed**'}[
-                        cleared.verdict
-                    ],
-                    _NONE if beside is None else f'{beside.value:.3g}x',
-                    _NONE if beside is None else _limit(beside),
-                ]
-            )
-    return _markdown(
-        [
-            'what',
-            'default allocator',
-            'in all processes',
-            'must',
-            'aim',
-            'at the floor',
-            'reached',
-            'large blocks kept',
-            'at the floor',
-        ],
-        rows,
-        left=1,
+def bars_markdown(results: Mapping[str, Sequence[Result]]) -> str:
+    """Return a Markdown table of the bars.
+
+    Args:
+        results (Mapping): The same contests by what becomes of freed memory: ``'usual'``, by which
+            the bars are judged, and beside it ``'kept'`` and ``'returned'``, which may have fewer.
+    """
+    usual, kept, returned = (
+        {cleared.bar: cleared for result in results[memory] for cleared in result.cleared}
+        for memory in ('usual', 'kept', 'returned')
     )
+    rows = [
+        [
+            bar.what,
+            f'{cleared.value:.3g}x',
+            _spread(cleared),
+            _bar(cleared, 'must'),
+            _bar(cleared, 'aim'),
+            _limit(cleared),
+            {'aim': 'aim reached', 'must': 'must reached', 'missed': '**missed**'}[cleared.verdict],
+            *(
+                f'{others[bar].value:.3g}x' if bar in others else _NONE
+                for others in (kept, returned)
+            ),
+        ]
+        for bar, cleared in usual.items()
+    ]
+    header = ['what', 'default allocator', 'in all processes', 'must', 'aim', 'at the floor']
+    return _markdown([*header, 'reached', 'all kept', 'all given back'], rows, left=1)
 
 
 def figures_markdown(results: Sequence[Result]) -> str:

@@ -77,7 +77,11 @@ def comparison_text(comparison: Comparison, rows: Sequence[Row], settings: dict[
 
 def machine_text(settings: dict[str, Any]) -> str:
     """Say on what and how was measured."""
-    freed = 'kept by the process' if settings['keep_memory'] else 'given back (the usual allocator)'
+    freed = {
+        'usual': 'given back or kept as the usual allocator decides',
+        'kept': 'kept by the process',
+        'returned': 'given back at once',
+    }[settings['memory']]
     return (
         f'{settings["device"]}, {settings["threads"]} thread(s) of {settings["cores"]} cores, '
         f'torch {settings["torch"]}, {settings["system"]}; '

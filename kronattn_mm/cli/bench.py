@@ -7,7 +7,7 @@ like all others. What is compared:
                   block, torch's fused attention and what the machine can do at best, over map sizes
 --model CONFIG    feature extraction of networks, after that of the first without its insertions
 --contests [KEY]  what docs/performance.md promises, each beside its bar; with --page that page is
-                  written anew, measured with both ways of the allocator
+                  written anew, measured with all ways of the allocator
 --paper-table     operators of a paper's table beside the paper's figures, explained in
                   docs/kronecker_attention.md
 """
@@ -23,7 +23,7 @@ os.environ.setdefault('KINETO_LOG_LEVEL', '99')
 
 import torch
 
-from ..benchmark import CONTESTS, PAPER_TABLES, keep_freed_memory
+from ..benchmark import CONTESTS, PAPER_TABLES, keep_freed_memory, return_freed_memory
 from ..benchmark.page import PageError
 from ..benchmark.rivals import RIVALS
 from ..cost.command_line import ConfigOptions, Parser, positive_integer
@@ -42,6 +42,7 @@ _OPTIONS = {
     'contests': ('page', 'processes'),
     'paper_table': ('sizes', 'png'),
 }
+_MEMORY = {'usual': lambda: None, 'kept': keep_freed_memory, 'returned': return_freed_memory}
 _DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
 
 
@@ -146,11 +147,11 @@ def parse_arguments(
     )
     every.add_argument('--device', default='cpu', help='cpu or cuda (default: cpu)')
     every.add_argument(
-        '--keep-memory',
-        action='store_true',
-        help='let the process keep freed CPU memory, as GPU allocators do, so that '
-        'operators with large intermediate results are not charged for getting it '
-        'anew (glibc only)',
+        '--memory',
+        choices=list(_MEMORY),
+        help='what becomes of freed CPU memory: kept, as GPU allocators do, so that operators with '
+        'large intermediate results are not charged for getting it anew; returned to the system at '
+        'once; or as the usual allocator decides (default: usual; the other two need glibc)',
     )
     every.add_argument('--json', type=Path, metavar='FILE', help='also write the figures as JSON')
     every.add_argument(
@@ -176,8 +177,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f'device {arguments.device!r} cannot be used: {str(error).splitlines()[0]}')
     threads = torch.get_num_threads()
     try:
-        if arguments.keep_memory:
-            keep_freed_memory()
+        _MEMORY[arguments.memory or 'usual']()
         torch.set_num_threads(arguments.threads or threads)
         if arguments.layer:
             return bench_runs.layer(arguments)
@@ -214,10 +214,10 @@ def check_options(parser: Parser, arguments: argparse.Namespace) -> None:
                 )
             )
     if arguments.page:
-        if arguments.contests or arguments.keep_memory or arguments.json:
-            parser.error('--page takes all contests, both ways of the allocator, and writes JSON')
+        if arguments.contests or arguments.memory or arguments.json:
+            parser.error('--page takes all contests, all ways of the allocator, and writes JSON')
         if arguments.device != 'cpu':
-            parser.error('--page compares two CPU allocators and goes with --device cpu')
+            parser.error('--page compares ways of the CPU allocator and goes with --device cpu')
     elif arguments.processes:
         parser.error('--processes goes with --page')
     for key in arguments.contests or ():

@@ -166,7 +166,7 @@ def _settings(arguments: argparse.Namespace, **more: Any) -> dict[str, Any]:
     return dict(
         machine(arguments.device),
         repetitions=arguments.repetitions,
-        keep_memory=arguments.keep_memory,
+        memory=arguments.memory or 'usual',
         **more,
     )
 

@@ -2,7 +2,7 @@
 
 Linux hands out the memory of a large block page by page, while it is first written, and with pages
 of 4 KB that takes several times as long as the writing itself. Asked to (``madvise``), it hands out
-2 MB at a time. numpy asks for every array from 4 MB on; torch does not. It changes no result: where
+2 MB at a time. numpy asks for all its large arrays; torch does not. It changes no result: where
 the system has no large pages, or none left, the small ones come as before.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-# Bytes from which on it is asked, which is where numpy begins.
-SMALLEST = 4 << 20
+# Bytes from which on it is asked. Of less memory too little is whole large pages.
+SMALLEST = 16 << 20
 # None where the system is not Linux.
 _LARGE_PAGES = getattr(mmap, 'MADV_HUGEPAGE', None)
 

@@ -49,9 +49,9 @@ def backward(
     maps = _Maps(as_tokens(x), as_tokens(dy), as_tokens(dx))
     keys, tiles, heads = len(projections.keys), setting.tiles, setting.num_heads
     scratch = Scratch(tiles.scratch(x, keys), tiles.scratch(x, keys))
-    pair = tiles.scratch(x, 2 * keys)
+    of_gradient = tiles.scratch(x, keys)
     d_mixing, d_queries, d_query_bias = _backward_of_queries(
-        maps, gathered, projections, setting, scratch, pair
+        maps, gathered, projections, setting, scratch, of_gradient
     )
 
     d_heads = split_heads(d_mixing, 2, heads)
@@ -70,7 +70,7 @@ def backward(
         d_reprojection_bias = maps.dy.sum((0, 2))
 
     d_keys, d_key_bias = _backward_of_keys(
-        maps, gathered, d_inputs, offset, projections, setting, scratch, pair
+        maps, gathered, d_inputs, offset, projections, setting, scratch, of_gradient
     )
     return dx, Projections(
         d_keys,
@@ -90,7 +90,7 @@ def _backward_of_queries(
     projections: Projections,
     setting: Setting,
     scratch: Scratch,
-    pair: Tensor,
+    of_gradient: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Write the first two terms of dX; return dM and the gradients of the queries' weights."""
     tiles = setting.tiles
@@ -98,12 +98,12 @@ def _backward_of_queries(
     mixing = mixing_of(gathered, projections, setting)
     d_mixing = mixing.new_empty(number, *mixing.shape[1:])
     d_bias = mixing.new_empty(number, mixing.shape[2])
-    d_weights = mixing.new_zeros(len(pair), *projections.queries.shape)
+    d_weights = mixing.new_zeros(len(of_gradient), *projections.queries.shape)
     for group in tiles.groups():
         dy = group.of(maps.dy)
         query = queries_of(group, maps.x, projections, setting, scratch)
         torch.bmm(dy, query.transpose(1, 2), out=group.of_tiles(d_mixing))
-        d_query = group.part(pair, query.shape[1])
+        d_query = group.part(of_gradient)
         torch.bmm(group.of_images(mixing).transpose(1, 2), dy, out=d_query)
         if setting.softmax:
             _softmax_backward(d_query, query, group.part(scratch.second), setting.num_heads)
@@ -131,31 +131,31 @@ def _backward_of_keys(
     projections: Projections,
     setting: Setting,
     scratch: Scratch,
-    pair: Tensor,
+    of_gradient: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Add the last two terms of dX; return the gradients of the keys' weights.
 
     ``offset``, ``(N, d_k)``, is what is added to dA^T X before it is multiplied by the maps.
     """
     keys, channels = projections.keys.shape
-    d_weights, d_bias = pair.new_zeros(len(pair), keys, channels), pair.new_zeros(keys)
-    # Both terms of dX are one product: with [dA W_k^T] and the maps above their gradients. A
-    # tile's share in its maps stands with dA.
-    back = pair.new_empty(len(pair), channels, 2 * keys)
-    back[:, :, keys:] = projections.keys.T
+    d_weights = of_gradient.new_zeros(len(of_gradient), keys, channels)
+    d_bias, d_parts = (
+        of_gradient.new_zeros(keys),
+        of_gradient.new_empty(len(d_weights), channels, keys),
+    )
     for group in setting.tiles.groups():
-        shares = group.of_tiles(gathered.shares)
-        stacked, both = group.part(pair), back[: group.count]
+        shares, part, dx = group.of_tiles(gathered.shares), group.of(maps.x), group.of(maps.dx)
         weight = keys_of(group, maps.x, projections, setting, scratch)
-        d_part, d_key = both[:, :, :keys], stacked[:, keys:]
-        torch.mul(group.of_images(d_inputs), shares[:, None], out=d_part)
+        # A tile's share in its maps stands with dA.
+        d_part = torch.mul(group.of_images(d_inputs), shares[:, None], out=d_parts[: group.count])
         constant = (group.of_images(offset) * shares)[:, :, None]
-        torch.baddbmm(constant, d_part.transpose(1, 2), group.of(maps.x), out=d_key)
+        d_key = group.part(of_gradient)
+        torch.baddbmm(constant, d_part.transpose(1, 2), part, out=d_key)
         if setting.softmax:
             d_key.mul_(weight)
         else:
             d_bias.add_(d_key.sum((0, 2)))
-        d_weights[: group.count].baddbmm_(d_key, group.of(maps.x).transpose(1, 2))
-        stacked[:, :keys] = weight
-        group.of(maps.dx).baddbmm_(both, stacked)
+        d_weights[: group.count].baddbmm_(d_key, part.transpose(1, 2))
+        dx.baddbmm_(d_part, weight)
+        dx.baddbmm_(projections.keys.T.expand(group.count, -1, -1), d_key)
     return d_weights.sum(0), d_bias

@@ -63,31 +63,30 @@ def draw_results(path: str | Path, title: str, results: Mapping[str, Result], ma
     _draw_times(path, title, bars, machine)
 
 
-def draw_bars(
-    path: str | Path, results: Sequence[Result], kept: Sequence[Result], machine: str
-) -> None:
+def draw_bars(path: str | Path, results: Mapping[str, Sequence[Result]], machine: str) -> None:
     """Draw how far beyond its bar each ratio is: right of the line the bar is cleared.
 
     Args:
         path (str or Path): PNG file to write; complete or not at all.
-        results (Sequence[Result]): Measured with the allocator as it is.
-        kept (Sequence[Result]): Measured with freed memory kept.
+        results (Mapping): Measured by what becomes of freed memory, ``'usual'``, ``'kept'`` and
+            ``'returned'``.
         machine (str): On what it was measured, for the foot of the chart.
 
     Raises:
         OSError: If the file cannot be written.
     """
-    names = [item.bar.what for result in results for item in result.cleared]
+    names = [item.bar.what for result in results['usual'] for item in result.cleared]
     figure = Figure(figsize=(10, 1.5 + 0.25 * len(names)), layout='constrained')
     axes = figure.subplots()
     places = {name: len(names) - index for index, name in enumerate(names)}
     for label, measured, style in (
-        ('default allocator', results, dict(marker='o', color='tab:blue')),
-        ('large blocks kept', kept, dict(marker='s', color='tab:orange', markerfacecolor='none')),
+        ('default allocator', 'usual', dict(marker='o', color='tab:blue')),
+        ('all kept', 'kept', dict(marker='s', color='tab:orange', markerfacecolor='none')),
+        ('all given back', 'returned', dict(marker='^', color='tab:green', markerfacecolor='none')),
         ('aim', None, dict(marker='|', color='black', markersize=12)),
     ):
         values, heights = [], []
-        for result in results if measured is None else measured:
+        for result in results[measured or 'usual']:
             for item in result.cleared:
                 value = item.bar.aim if measured is None else item.value
                 gain = value / item.bar.must
@@ -101,7 +100,7 @@ def draw_bars(
     axes.margins(y=0.01)
     axes.grid(linewidth=0.3)
     figure.supxlabel(machine, fontsize=7)
-    figure.legend(loc='outside upper right', ncols=3)
+    figure.legend(loc='outside upper right', ncols=4)
     save_figure(figure, Path(path))
 
 

@@ -107,7 +107,7 @@ def measured():
     for contest in SMALL:
         figures = run_contest(contest.enter('cpu'), 1)
         results.append(Result(contest.title, figures, judge(contest, figures)))
-    settings = dict(machine('cpu'), repetitions=15, keep_memory=False)
+    settings = dict(machine('cpu'), repetitions=15, memory='usual')
     return json.loads(json.dumps(dict(settings=settings, contests=results_data(results))))
 
 
@@ -115,7 +115,8 @@ def test_the_page_keeps_its_own_words(tmp_path):
     page = tmp_path / 'performance.md'
     page.write_text(f'# Mine\n\nbefore\n\n{BEGIN}\nold figures\n{END}\n\nafter\n')
     default = measured()
-    written = write_page(page, [default, measured(), measured()], measured())
+    runs = dict(usual=[default, measured(), measured()], kept=[measured()], returned=[measured()])
+    written = write_page(page, runs)
     assert [path.name for path in written] == [
         'performance.md',
         'performance.png',
@@ -127,10 +128,10 @@ def test_the_page_keeps_its_own_words(tmp_path):
     assert '| one over two |' in text and text.count('### a small contest') == 1
     lines = [line for line in text.splitlines() if line.startswith('| ')]
     assert {line.count('|') for line in lines} <= {9, 10}, 'rows have as many cells as their header'
-    assert json.loads(written[2].read_text())['default'][0] == default
+    assert json.loads(written[2].read_text()) == runs
     with Image.open(tmp_path / 'images' / 'performance.png') as image:
         assert image.width > 800
-    write_page(page, [default], default)
+    write_page(page, dict(usual=[default], kept=[], returned=[]))
     assert page.read_text().count(BEGIN) == 1
 
 

@@ -122,7 +122,7 @@ def test_results_survive_json_and_show_what_lost():
     text = results_text([result])
     assert '0.50x' in text and 'left out: x' in text and '1.05 M' in text
     assert 'missed' in bars_text([result]) and '>= 2x' in bars_text([result])
-    markdown = bars_markdown([result], [])
+    markdown = bars_markdown(dict(usual=[result], kept=[], returned=[]))
     assert '**missed**' in markdown and markdown.count('\n') == 2
     assert '### on a map' in figures_markdown([result])
 
@@ -154,7 +154,7 @@ def test_the_median_of_processes(at_least, values, median, verdict):
     again = results_of_data(json.loads(json.dumps(results_data([result]))))
     assert again[0].cleared == [cleared]
     spread = f'{min(values):.3g} to {max(values):.3g}x'
-    assert spread in bars_markdown([result], [])
+    assert spread in bars_markdown(dict(usual=[result], kept=[], returned=[]))
 
 
 def test_contests_of_the_page():
