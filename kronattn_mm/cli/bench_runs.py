@@ -108,7 +108,7 @@ def page(arguments: argparse.Namespace) -> int:
     options = ['--repetitions', str(arguments.repetitions)]
     options += ['--threads', str(arguments.threads or torch.get_num_threads())]
     measured = measure_in_processes(CONTESTS, options, arguments.processes or PROCESSES)
-    for path in write_page(arguments.page, *measured):
+    for path in write_page(arguments.page, measured):
         print(f'wrote {path}', file=sys.stderr)
     return 0
 

@@ -138,11 +138,9 @@ def _backward_of_keys(
     ``offset``, ``(N, d_k)``, is what is added to dA^T X before it is multiplied by the maps.
     """
     keys, channels = projections.keys.shape
+    d_bias = of_gradient.new_zeros(keys)
     d_weights = of_gradient.new_zeros(len(of_gradient), keys, channels)
-    d_bias, d_parts = (
-        of_gradient.new_zeros(keys),
-        of_gradient.new_empty(len(d_weights), channels, keys),
-    )
+    d_parts = of_gradient.new_empty(len(of_gradient), channels, keys)
     for group in setting.tiles.groups():
         shares, part, dx = group.of_tiles(gathered.shares), group.of(maps.x), group.of(maps.dx)
         weight = keys_of(group, maps.x, projections, setting, scratch)

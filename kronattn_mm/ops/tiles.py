@@ -51,14 +51,13 @@ class Group(NamedTuple):
             tokens.storage_offset() + self.image * of_image + self.start * of_position,
         )
 
-    def part(self, scratch: Tensor, channels: int | None = None) -> Tensor:
+    def part(self, scratch: Tensor) -> Tensor:
         """Return a dense tensor ``(count, C, length)`` in the memory of ``(most, C, longest)``.
 
         Args:
             scratch (Tensor): From :meth:`Tiles.scratch`.
-            channels (int, optional): C, if fewer are wanted than it has.
         """
-        shape = (self.count, channels or scratch.shape[1], self.length)
+        shape = (self.count, scratch.shape[1], self.length)
         if shape == scratch.shape:
             return scratch
         return scratch.view(-1)[: math.prod(shape)].view(shape)

@@ -135,6 +135,24 @@ def test_the_page_keeps_its_own_words(tmp_path):
     assert page.read_text().count(BEGIN) == 1
 
 
+def test_the_page_by_its_command(tmp_path, capfd, monkeypatch):
+    page, asked = tmp_path / 'performance.md', []
+    page.write_text(f'{BEGIN}\n{END}\n')
+    run = measured()
+
+    def measure(*arguments):
+        asked.append(arguments)
+        return dict(usual=[run, run], kept=[run], returned=[run])
+
+    monkeypatch.setattr('kronattn_mm.cli.bench_runs.measure_in_processes', measure)
+    argv = ['--contests', '--threads', '1', '--processes', '2', '--page', str(page)]
+    code, _, err = call_tool(bench, capfd, *argv)
+    assert code == 0 and f'wrote {page}' in err
+    ((_, options, processes),) = asked
+    assert options == ['--repetitions', '15', '--threads', '1'] and processes == 2
+    assert '2 process(es)' in page.read_text()
+
+
 @pytest.mark.parametrize('text', ['', BEGIN, f'{END}\n{BEGIN}', f'{BEGIN}{BEGIN}{END}'])
 def test_a_page_without_its_marks(tmp_path, text):
     page = tmp_path / 'page.md'
