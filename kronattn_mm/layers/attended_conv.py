@@ -7,9 +7,9 @@ direct bases with ``layer='Conv2d'`` of a config, so the ``init_cfg`` of a backb
 weight of an attended convolution as it reaches any other.
 
 On a CPU with two threads or more a 1 x 1 convolution of several large maps is one matrix product
-for each, which takes less time there than torch's convolution and may begin with a vector instead
-of zero. It is the same but for rounding; ``kronattn_mm.ops.use_backend('reference')`` keeps to the
-convolution.
+for each, and that of one map at inference is one for each thread. It takes less time there than
+torch's convolution and may begin with a vector instead of zero. It is the same but for rounding;
+``kronattn_mm.ops.use_backend('reference')`` keeps to the convolution.
 
 ``weight`` and ``bias`` have the names that they have in ``nn.Conv2d``, and everything new is under
 ``attention.``, so a checkpoint of the plain network loads as before.
