@@ -107,7 +107,7 @@ class Contest:
         enter: Builds who takes part, on a device.
         bars: What is to be reached.
         repetitions: Turns at least: functions of a millisecond need more of them.
-        both_allocators: Measured a second time with freed memory kept, for the page.
+        all_allocators: Measured with freed memory kept and given back as well, for the page.
     """
 
     key: str
@@ -115,7 +115,7 @@ class Contest:
     enter: Callable[[str], Entry]
     bars: tuple[Bar, ...] = ()
     repetitions: int | None = None
-    both_allocators: bool = True
+    all_allocators: bool = True
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def measure_in_processes(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / 'measured.json'
         for memory in ['usual'] * processes + ['kept', 'returned']:
-            keys = [c.key for c in contests if c.both_allocators or memory == 'usual']
+            keys = [c.key for c in contests if c.all_allocators or memory == 'usual']
             command = [sys.executable, '-m', 'kronattn_mm', 'bench', '--contests', *keys, *options]
             command += ['--memory', memory, '--json', str(file)]
             done = subprocess.run(command, stdout=subprocess.DEVNULL)

@@ -35,6 +35,7 @@ from ..ops.mixed_conv import blend_in_turn, mix_in_turn, pointwise_convolution_o
 from .arguments import check_input, positive_int, positive_number
 from .attended_conv import Conv2d
 from .attention_branch import norm_factor_and_offset
+from .hooks import has_hooks
 
 
 class KernelShares(nn.Module):
@@ -93,7 +94,7 @@ class SoftmaxShares(KernelShares):
 
     def of_one_image(self, x: Tensor) -> list[float]:
         fc1, fc2 = self.fc1, self.fc2
-        if type(fc1) is not nn.Linear or type(fc2) is not nn.Linear or _has_hooks(self, fc1, fc2):
+        if type(fc1) is not nn.Linear or type(fc2) is not nn.Linear or has_hooks(self, fc1, fc2):
             return super().of_one_image(x)
         # The factors of average and temperature come with the last product.
         by = 1 / self.temperature.item()
@@ -208,14 +209,6 @@ class MixedConv:
                 if conv.bias is not None:
                     conv.bias.copy_(self.bias)
         self.attention.start_from_copies()
-
-
-def _has_hooks(*modules: nn.Module) -> bool:
-    """Say whether somebody is to be told of these modules' calls, so that they must be made."""
-    for module in modules:
-        if module._forward_hooks or module._forward_pre_hooks:
-            return True
-    return False
 
 
 class DynamicConv2d(MixedConv, Conv2d):

@@ -19,6 +19,7 @@ from ..ops.regrouped import Projections, may_regroup, regrouped_attention, regro
 from ..ops.triton.availability import compute_dtype, why_not
 from ..ops.triton.block import block
 from .attention_block import AttentionBlock
+from .hooks import has_hooks
 
 
 class _EfficientAttention(AttentionBlock):
@@ -68,8 +69,7 @@ class _EfficientAttention(AttentionBlock):
         for conv in self._projections():
             if (
                 type(conv) is not plain
-                or conv._forward_hooks
-                or conv._forward_pre_hooks
+                or has_hooks(conv)
                 or conv._backward_hooks
                 or conv._backward_pre_hooks
             ):

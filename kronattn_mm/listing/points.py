@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from ..cost.config import quiet
+from ..layers.hooks import has_hooks
 from ..plugging.insertion import Insertions
 from ..plugging.plugged import check_survives
 from ..plugging.points import Point, residual_stages, split_points
@@ -485,8 +486,7 @@ def _conv_groups(module: nn.Module) -> list[ConvGroup]:
         for path, conv in every.items()
         if 'attention' not in path.split('.')
         and not set(conv.state_dict()) - {'weight', 'bias'}
-        and not conv._forward_hooks
-        and not conv._forward_pre_hooks
+        and not has_hooks(conv)
     }
     groups: dict[str, list[str]] = {}
     for path in convs:

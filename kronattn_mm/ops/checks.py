@@ -10,7 +10,7 @@ NORMALIZATIONS = ('softmax', 'scaling')
 # What is computed in float32 where many numbers are summed.
 HALF_PRECISION = (torch.float16, torch.bfloat16)
 # What is no other kind of tensor, which might do something else where it is written over.
-_PLAIN = (Tensor, torch.nn.Parameter)
+PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 
 
 def check_normalization(normalization: str) -> None:
@@ -93,7 +93,7 @@ def eager_on_cpu(*tensors: Tensor) -> bool:
     if dtype not in (torch.float32, torch.float64):
         return False
     for tensor in tensors:
-        if type(tensor) not in _PLAIN or not tensor.is_cpu or tensor.dtype != dtype:
+        if type(tensor) not in PLAIN_TENSORS or not tensor.is_cpu or tensor.dtype != dtype:
             return False
     return True
 

@@ -82,15 +82,13 @@ def pointwise_convolution_by_image(x: Tensor, weight: Tensor, bias: Tensor | Non
     Returns:
         Tensor: ``(N, C_out, H, W)``.
     """
-    if (
-        x.shape[0] == 1
-        and eager_on_cpu(x, weight)
-        and not needs_gradient(x, weight, *(() if bias is None else (bias,)))
-    ):
+    eager = eager_on_cpu(x, weight)
+    of_inputs = (x, weight) if bias is None else (x, weight, bias)
+    if eager and x.shape[0] == 1 and not needs_gradient(*of_inputs):
         return pointwise_convolution_of_one(x, weight[0], bias)
     weight, tokens = weight.flatten(2), x.flatten(2)
     start = None if bias is None else bias[:, :, None]
-    if eager_on_cpu(x, weight):
+    if eager:
         if torch.get_num_threads() == 1:
             out = torch.bmm(weight, tokens)
             return (out if start is None else out.add_(start)).unflatten(2, x.shape[2:])

@@ -23,7 +23,7 @@ inputs and worked on in tiles that stay in the processor's cache (:mod:`.tiled`)
 import torch
 from torch import Tensor
 
-from .checks import in_graph
+from .checks import PLAIN_TENSORS, in_graph
 from .projections import Projections
 from .tiled import tiled_attention
 from .tiles import SMALLEST_DIVIDED
@@ -87,7 +87,7 @@ def may_regroup(x: Tensor) -> bool:
     Graphs that are traced, compiled or exported keep the straightforward form, as do counters of
     operations, which work with tensors of other types, and half precision, whose sums need care.
     """
-    if type(x) not in (Tensor, torch.nn.Parameter) or x.device.type not in ('cpu', 'cuda'):
+    if type(x) not in PLAIN_TENSORS or x.device.type not in ('cpu', 'cuda'):
         return False
     if x.dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled(x.device.type):
         return False

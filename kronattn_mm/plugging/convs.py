@@ -13,6 +13,7 @@ from mmengine.registry import MODELS as MMENGINE_MODELS
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from ..layers.hooks import has_hooks
 from .after_norm import SumAfterNorm
 from .build import check_arguments, find_class
 from .points import abbreviated_paths, split_points
@@ -180,7 +181,7 @@ def _build_conv(config: dict[str, Any], conv: _ConvNd, path: str) -> nn.Module:
             'does more than convolve, which would be lost; only plain ones are '
             'replaced'
         )
-    if conv._forward_hooks or conv._forward_pre_hooks:
+    if has_hooks(conv):
         raise ValueError(f'the convolution {path!r} carries a hook that would be lost')
     arguments = {key: value for key, value in config.items() if key not in ('type', '_scope_')}
     if 'type' not in config:

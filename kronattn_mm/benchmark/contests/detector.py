@@ -76,6 +76,6 @@ DETECTOR = (
                 at_least=False,
             ),
         ),
-        both_allocators=False,  # what attention asks for is little beside the rest
+        all_allocators=False,  # what attention asks for is little beside the rest
     ),
 )

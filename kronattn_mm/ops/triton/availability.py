@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from ..checks import in_graph
+from ..checks import PLAIN_TENSORS, in_graph
 
 # A program holds so many rows of keys, or of values, in its registers.
 MOST_ROWS = 128
@@ -83,7 +83,7 @@ def why_not(
 
 
 def _not_this_tensor(x: Tensor) -> str | None:
-    if type(x) not in (Tensor, torch.nn.Parameter):
+    if type(x) not in PLAIN_TENSORS:
         return f'the input is a {type(x).__name__}, not a plain tensor'
     if in_graph():
         return 'a graph is being traced, or a transformation of torch.func is active'
