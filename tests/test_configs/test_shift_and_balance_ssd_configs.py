@@ -50,7 +50,10 @@ def build(config: Config) -> torch.nn.Module:
     init_default_scope('mmdet')
     if (config.model.backbone.get('init_cfg') or {}).get('type') == 'Pretrained':
         config.model.backbone.init_cfg = None
-    return MODELS.build(config.model)
+    model = MODELS.build(config.model)
+    # SSD's L2Norm of upstream has whatever lay in memory as its weight until then.
+    model.init_weights()
+    return model
 
 
 def attended_convs(model: torch.nn.Module) -> list[type]:
