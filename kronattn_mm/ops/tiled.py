@@ -3,7 +3,7 @@
 In the notation of :mod:`.regrouped`: the map is read twice and written once. The maps of keys and
 queries exist for a few tiles at a time, in scratch memory that all tiles share.
 
-The backward pass keeps x, A and a number for each key channel and tile; it forms the maps of a tile
+The backward pass keeps x, A and a number for each key channel; it forms the maps of a tile
 anew (two of 4 d d_k n multiply-accumulates forward, ten backward with them), which takes less time
 than to fetch them from memory. On a GPU each image is one tile.
 """
@@ -62,8 +62,8 @@ class _Block(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, inputs, sums, shares, *weights = ctx.saved_tensors
-        gathered, projections = Gathered(inputs, sums, shares), Projections(*weights)
+        x, inputs, sums, log_sums, *weights = ctx.saved_tensors
+        gathered, projections = Gathered(inputs, sums, log_sums), Projections(*weights)
         # Gradients have the precision of the forward pass, which autocast was not on for.
         with without_autocast(x):
             dx, grads = backward(x, grad, gathered, projections, ctx.setting)

@@ -5,13 +5,14 @@ With dY given, and every map formed anew tile by tile (one head; the sums are ov
     dM   = dY S^T                        S = rho_q(Q)
     dQ   = rho_q'(M^T dY)                and from it the gradients of the queries' weights
     dC   = W_r^T dM,   dA = W_v^T dC     small matrices: context, values, reprojection
-    dK   = P (dA^T X - diag(A^T dA))     P = rho_k(K)
-    dX   = dY + W_q^T dQ + dA P + W_k^T dK
+    dK   = P (dA^T X - diag(A^T dA))     P = rho_k(K) = exp(K - l)
+    dX   = dY + W_q^T dQ + W_k^T dK + dA P
 
 The sum over positions that the softmax of the keys needs, P times its gradient, is the diagonal of
 A^T dA, so it takes no pass of its own; nor does the bias of the reprojection, which is that of M.
-Weight gradients are summed up for each of the tiles that are worked on at once, and these at the
-end, so that runs repeat bit for bit.
+The two products with X that dK needs are one, of d_k + d_k rows, and so are the last two of dX.
+Sums over positions are kept for each of the tiles that are worked on at once, and these are summed
+up at the end, so that runs repeat bit for bit.
 """
 
 from typing import NamedTuple
@@ -22,12 +23,10 @@ from torch import Tensor
 from .projections import Projections, join_heads, split_heads
 from .tiled_forward import (
     Gathered,
-    Scratch,
     Setting,
     as_tokens,
     context_of,
     empty_map,
-    keys_of,
     mixing_of,
     queries_of,
 )
@@ -47,12 +46,8 @@ def backward(
     """Return the gradients of the input and of the weights."""
     dx = empty_map(x)
     maps = _Maps(as_tokens(x), as_tokens(dy), as_tokens(dx))
-    keys, tiles, heads = len(projections.keys), setting.tiles, setting.num_heads
-    scratch = Scratch(tiles.scratch(x, keys), tiles.scratch(x, keys))
-    of_gradient = tiles.scratch(x, keys)
-    d_mixing, d_queries, d_query_bias = _backward_of_queries(
-        maps, gathered, projections, setting, scratch, of_gradient
-    )
+    heads = setting.num_heads
+    d_mixing, d_queries, d_query_bias = _backward_of_queries(maps, gathered, projections, setting)
 
     d_heads = split_heads(d_mixing, 2, heads)
     context = context_of(gathered, projections, setting)
@@ -69,9 +64,7 @@ def backward(
         offset = (projections.value_bias.view(heads, 1, -1) @ d_context).flatten(1)
         d_reprojection_bias = maps.dy.sum((0, 2))
 
-    d_keys, d_key_bias = _backward_of_keys(
-        maps, gathered, d_inputs, offset, projections, setting, scratch, of_gradient
-    )
+    d_keys, d_key_bias = _backward_of_keys(maps, gathered, d_inputs, offset, projections, setting)
     return dx, Projections(
         d_keys,
         d_key_bias,
@@ -85,34 +78,34 @@ def backward(
 
 
 def _backward_of_queries(
-    maps: _Maps,
-    gathered: Gathered,
-    projections: Projections,
-    setting: Setting,
-    scratch: Scratch,
-    of_gradient: Tensor,
+    maps: _Maps, gathered: Gathered, projections: Projections, setting: Setting
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Write the first two terms of dX; return dM and the gradients of the queries' weights."""
-    tiles = setting.tiles
-    number = tiles.images * tiles.of_image
+    tiles, keys = setting.tiles, len(projections.keys)
+    scratch = tiles.scratch(maps.x, 3, keys)
     mixing = mixing_of(gathered, projections, setting)
-    d_mixing = mixing.new_empty(number, *mixing.shape[1:])
-    d_bias = mixing.new_empty(number, mixing.shape[2])
-    d_weights = mixing.new_zeros(len(of_gradient), *projections.queries.shape)
+    d_mixing = _sums(mixing, setting, *mixing.shape[1:])
+    d_bias = mixing.new_empty(tiles.images * tiles.of_image, keys)
+    d_weights = mixing.new_zeros(tiles.most, *projections.queries.shape)
     for group in tiles.groups():
-        dy = group.of(maps.dy)
-        query = queries_of(group, maps.x, projections, setting, scratch)
-        torch.bmm(dy, query.transpose(1, 2), out=group.of_tiles(d_mixing))
-        d_query = group.part(of_gradient)
+        part, dy = group.of(maps.x), group.of(maps.dy)
+        query = queries_of(group, part, projections, setting, scratch)
+        group.of_sums(d_mixing).baddbmm_(dy, query.transpose(1, 2))
+        d_query = group.part(scratch[1])
         torch.bmm(group.of_images(mixing).transpose(1, 2), dy, out=d_query)
         if setting.softmax:
-            _softmax_backward(d_query, query, group.part(scratch.second), setting.num_heads)
+            _softmax_backward(d_query, query, group.part(scratch[2]), setting.num_heads)
         torch.sum(d_query, 2, out=group.of_tiles(d_bias))
-        d_weights[: group.count].baddbmm_(d_query, group.of(maps.x).transpose(1, 2))
+        d_weights[: group.count].baddbmm_(d_query, part.transpose(1, 2))
         back = projections.queries.T.expand(group.count, -1, -1)
         torch.baddbmm(dy, back, d_query, out=group.of(maps.dx))
-    d_mixing = d_mixing.view(tiles.images, tiles.of_image, *mixing.shape[1:]).sum(1)
-    return d_mixing, d_weights.sum(0), d_bias.sum(0)
+    return d_mixing.sum(1), d_weights.sum(0), d_bias.sum(0)
+
+
+def _sums(like: Tensor, setting: Setting, *shape: int) -> Tensor:
+    """Return zeros for sums over the positions of each image, by the tiles worked on at once."""
+    tiles = setting.tiles
+    return like.new_zeros(tiles.images, 1 if tiles.of_image == 1 else tiles.most, *shape)
 
 
 def _softmax_backward(gradient: Tensor, weight: Tensor, scratch: Tensor, num_heads: int) -> None:
@@ -130,30 +123,34 @@ def _backward_of_keys(
     offset: Tensor,
     projections: Projections,
     setting: Setting,
-    scratch: Scratch,
-    of_gradient: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Add the last two terms of dX; return the gradients of the keys' weights.
 
     ``offset``, ``(N, d_k)``, is what is added to dA^T X before it is multiplied by the maps.
     """
-    keys, channels = projections.keys.shape
-    d_bias = of_gradient.new_zeros(keys)
-    d_weights = of_gradient.new_zeros(len(of_gradient), keys, channels)
-    d_parts = of_gradient.new_empty(len(of_gradient), channels, keys)
-    for group in setting.tiles.groups():
-        shares, part, dx = group.of_tiles(gathered.shares), group.of(maps.x), group.of(maps.dx)
-        weight = keys_of(group, maps.x, projections, setting, scratch)
-        # A tile's share in its maps stands with dA.
-        d_part = torch.mul(group.of_images(d_inputs), shares[:, None], out=d_parts[: group.count])
-        constant = (group.of_images(offset) * shares)[:, :, None]
-        d_key = group.part(of_gradient)
-        torch.baddbmm(constant, d_part.transpose(1, 2), part, out=d_key)
+    tiles, (keys, channels) = setting.tiles, projections.keys.shape
+    (scratch,) = tiles.scratch(maps.x, 1, 2 * keys)
+    d_bias = maps.x.new_zeros(keys)
+    d_weights = maps.x.new_zeros(tiles.most, keys, channels)
+    # dA^T X and K are the rows of one product, dK and P those that another takes; under scaling
+    # P = K / n.
+    factor = 1.0 if setting.softmax else 1 / tiles.positions
+    weights = projections.keys.T.expand(len(d_inputs), -1, -1)
+    of_rows = torch.cat([d_inputs, weights], 2).mul_(factor).transpose(1, 2)
+    back = torch.cat([weights, d_inputs], 2)
+    if setting.softmax:
+        start = torch.cat([offset, -gathered.log_sums], 1)
+    else:
+        start = torch.cat([offset, projections.key_bias.expand_as(offset)], 1).mul_(factor)
+    start = start[:, :, None]
+    for group in tiles.groups(backwards=True):
+        part, both = group.of(maps.x), group.part(scratch)
+        torch.baddbmm(group.of_images(start), group.of_images(of_rows), part, out=both)
+        d_key, weight = both[:, :keys], both[:, keys:]
         if setting.softmax:
-            d_key.mul_(weight)
+            d_key.mul_(weight.exp_())
         else:
             d_bias.add_(d_key.sum((0, 2)))
         d_weights[: group.count].baddbmm_(d_key, part.transpose(1, 2))
-        dx.baddbmm_(d_part, weight)
-        dx.baddbmm_(projections.keys.T.expand(group.count, -1, -1), d_key)
+        group.of(maps.dx).baddbmm_(group.of_images(back), both)
     return d_weights.sum(0), d_bias

@@ -2,9 +2,11 @@
 
 A tile has a softmax over positions of its own, with its own log-sum-exp l_t; A is the sum of what
 the tiles gathered, each with the share exp(l_t - l) that it has in the softmax over all positions.
-So the tiles depend on each other only through a few numbers.
+So the tiles depend on each other only through a few numbers, and once l is known none of them
+needs the others.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -28,43 +30,37 @@ class Gathered(NamedTuple):
 
     inputs: Tensor  # A, (N, d, d_k)
     sums: Tensor  # s, (N, d_k): sums of the key maps
-    shares: Tensor  # (tiles, d_k): by these a tile's own map is multiplied
-
-
-class Scratch(NamedTuple):
-    """Memory for maps of a few tiles, ``(tiles, d_k, positions)`` each."""
-
-    first: Tensor
-    second: Tensor
+    log_sums: Tensor  # l, (N, d_k): under softmax the key maps are exp(K - l)
 
 
 def forward(x: Tensor, projections: Projections, setting: Setting) -> tuple[Tensor, Gathered]:
     """Return the block's output, and what its backward pass needs beside ``x``."""
     out = empty_map(x)
     tokens, result = as_tokens(x), as_tokens(out)
-    scratch = Scratch(*(setting.tiles.scratch(x, len(projections.keys)) for _ in range(2)))
+    scratch = setting.tiles.scratch(x, 2, len(projections.keys))
     gathered = _gather(tokens, projections, setting, scratch)
     mixing = mixing_of(gathered, projections, setting)
-    for group in setting.tiles.groups():
-        query = queries_of(group, tokens, projections, setting, scratch)
-        torch.baddbmm(group.of(tokens), group.of_images(mixing), query, out=group.of(result))
+    for group in setting.tiles.groups(backwards=True):
+        part = group.of(tokens)
+        query = queries_of(group, part, projections, setting, scratch)
+        torch.baddbmm(part, group.of_images(mixing), query, out=group.of(result))
     if not setting.softmax:
         result.add_(projections.reprojection_bias[:, None])
     return out, gathered
 
 
 def _gather(
-    tokens: Tensor, projections: Projections, setting: Setting, scratch: Scratch
+    tokens: Tensor, projections: Projections, setting: Setting, scratch: Sequence[Tensor]
 ) -> Gathered:
     tiles, keys = setting.tiles, len(projections.keys)
     number = tiles.images * tiles.of_image
     inputs, sums = tokens.new_empty(number, tokens.shape[1], keys), tokens.new_empty(number, keys)
     for group in tiles.groups():
         part = group.of(tokens)
-        weight = keys_of(group, tokens, projections, setting, scratch)
+        weight = keys_of(group, part, projections, setting, scratch)
         if setting.softmax:
             # The largest weight is exp(largest key - log-sum-exp).
-            largest = group.part(scratch.first).amax(2)
+            largest = group.part(scratch[0]).amax(2)
             torch.sub(largest, weight.amax(2).log_(), out=group.of_tiles(sums))
         else:
             torch.sum(weight, 2, out=group.of_tiles(sums))
@@ -73,38 +69,46 @@ def _gather(
     sums = sums.view(tiles.images, tiles.of_image, keys)
     inputs = inputs.view(tiles.images, tiles.of_image, tokens.shape[1], keys)
     if setting.softmax:
-        shares = sums.softmax(1)
-        sums = tokens.new_ones(tiles.images, keys)
-    else:  # both factors 1/sqrt(n) stand here, so that the numbers are averages
-        shares = torch.full_like(sums, 1 / tiles.positions)
-        sums = sums.sum(1) / tiles.positions
-    return Gathered(inputs.mul_(shares[:, :, None]).sum(1), sums, shares.flatten(0, 1))
+        # Of the tiles' own maps, each with its share in the softmax over all positions.
+        gathered = inputs.mul_(sums.softmax(1)[:, :, None]).sum(1)
+        return Gathered(gathered, tokens.new_ones(tiles.images, keys), sums.logsumexp(1))
+    # Both factors 1/sqrt(n) stand here, so that the numbers are averages.
+    sums = sums.sum(1).div_(tiles.positions)
+    return Gathered(inputs.sum(1).div_(tiles.positions), sums, torch.zeros_like(sums))
 
 
 def keys_of(
-    group: Group, tokens: Tensor, projections: Projections, setting: Setting, scratch: Scratch
+    group: Group,
+    part: Tensor,
+    projections: Projections,
+    setting: Setting,
+    scratch: Sequence[Tensor],
 ) -> Tensor:
-    """Return the tiles' own key maps, ``(count, d_k, length)``; under softmax, keys in ``first``.
+    """Return the tiles' own key maps, ``(count, d_k, length)``; under softmax, keys in the first.
 
-    Without the tiles' shares, which are 1/n under scaling.
+    Under scaling they have no factor here.
     """
-    key, weights = group.part(scratch.first), projections.keys.expand(group.count, -1, -1)
+    key, weights = group.part(scratch[0]), projections.keys.expand(group.count, -1, -1)
     if setting.softmax:
-        torch.bmm(weights, group.of(tokens), out=key)
-        return torch.softmax(key, 2, out=group.part(scratch.second))
-    return torch.baddbmm(projections.key_bias[:, None], weights, group.of(tokens), out=key)
+        torch.bmm(weights, part, out=key)
+        return torch.softmax(key, 2, out=group.part(scratch[1]))
+    return torch.baddbmm(projections.key_bias[:, None], weights, part, out=key)
 
 
 def queries_of(
-    group: Group, tokens: Tensor, projections: Projections, setting: Setting, scratch: Scratch
+    group: Group,
+    part: Tensor,
+    projections: Projections,
+    setting: Setting,
+    scratch: Sequence[Tensor],
 ) -> Tensor:
-    """Return the tiles' normalised queries, ``(count, d_k, length)``, in ``first``.
+    """Return the tiles' normalised queries, ``(count, d_k, length)``, in the first of ``scratch``.
 
     Under scaling they have no factor here.
     """
     weights = projections.queries.expand(group.count, -1, -1)
-    query = group.part(scratch.first)
-    torch.baddbmm(projections.query_bias[:, None], weights, group.of(tokens), out=query)
+    query = group.part(scratch[0])
+    torch.baddbmm(projections.query_bias[:, None], weights, part, out=query)
     if setting.softmax:
         of_heads = query.unflatten(1, (setting.num_heads, -1))
         torch.softmax(of_heads, 2, out=of_heads)

@@ -14,9 +14,10 @@ from torch import Tensor
 # Maps of fewer positions are not divided.
 SMALLEST_DIVIDED = 2048
 # Positions in a tile, about.
-TILE = 1024
-# Tiles that are worked on at once, for each thread: with two, a thread that was held up costs less.
-_TILES_OF_THREAD = 2
+TILE = 512
+# Tiles that are worked on at once, for each thread: with several, a thread that was held up costs
+# less, and there are fewer calls.
+_TILES_OF_THREAD = 4
 # Numbers in a cache line, in single precision: rows of tiles that begin with one are read faster.
 _LINE = 16
 
@@ -55,7 +56,7 @@ class Group(NamedTuple):
         """Return a dense tensor ``(count, C, length)`` in the memory of ``(most, C, longest)``.
 
         Args:
-            scratch (Tensor): From :meth:`Tiles.scratch`.
+            scratch (Tensor): One of :meth:`Tiles.scratch`.
         """
         shape = (self.count, scratch.shape[1], self.length)
         if shape == scratch.shape:
@@ -65,6 +66,17 @@ class Group(NamedTuple):
     def of_tiles(self, tensor: Tensor) -> Tensor:
         """Return the entries of these tiles in a tensor that has one for each tile."""
         return tensor[self.first : self.first + self.count]
+
+    def of_sums(self, tensor: Tensor) -> Tensor:
+        """Return what the tiles are summed up in, ``(count, ...)``, in ``(N, most, ...)``.
+
+        Args:
+            tensor (Tensor): For each image, and each tile worked on at once, one sum; ``most`` is
+                one where tiles are whole images.
+        """
+        if self.whole:
+            return tensor[self.image : self.image + self.count, 0]
+        return tensor[self.image, : self.count]
 
     def of_images(self, tensor: Tensor) -> Tensor:
         """Return the tiles' images' entries, ``(count, ...)``, in a tensor ``(N, ...)``."""
@@ -93,8 +105,16 @@ class Tiles(NamedTuple):
         """Tiles of one image."""
         return -(-self.positions // self.length)
 
-    def groups(self) -> Iterator[Group]:
-        """Yield the tiles in groups, in the order of their numbers."""
+    def groups(self, backwards: bool = False) -> Iterator[Group]:
+        """Yield the tiles in groups, in the order of their numbers.
+
+        Args:
+            backwards (bool): In the opposite order, for a second pass over a map: what the first
+                read last is still in the cache. Defaults to False.
+        """
+        if backwards:
+            yield from reversed(tuple(self.groups()))
+            return
         if self.length >= self.positions:
             for image in range(0, self.images, self.together):
                 count = min(self.together, self.images - image)
@@ -109,10 +129,16 @@ class Tiles(NamedTuple):
             if rest:
                 yield Group(first + full, image, full * self.length, 1, rest, False)
 
-    def scratch(self, like: Tensor, channels: int) -> Tensor:
-        """Return memory for a tensor with so many channels of any group."""
+    @property
+    def most(self) -> int:
+        """Tiles in the largest group."""
         most = self.images if self.length >= self.positions else self.positions // self.length
-        return like.new_empty(min(self.together, most), channels, min(self.length, self.positions))
+        return min(self.together, most)
+
+    def scratch(self, like: Tensor, number: int, channels: int) -> list[Tensor]:
+        """Return memory for so many tensors with so many channels of any group."""
+        shape = (self.most, channels, min(self.length, self.positions))
+        return [like.new_empty(shape) for _ in range(number)]
 
 
 def divide(images: int, positions: int, threads: int) -> Tiles:

@@ -143,10 +143,11 @@ def test_tiles_are_a_partition(images, positions, threads, length):
         assert part.shape == (group.count, 1, group.length)
         part += 1
         numbers += range(group.first, group.first + group.count)
-        scratch = tiles.scratch(torch.zeros(1), 3)
-        assert group.part(scratch).shape == (group.count, 3, group.length)
+        for scratch in tiles.scratch(torch.zeros(1), 2, 3):
+            assert group.part(scratch).shape == (group.count, 3, group.length)
     assert (seen == 1).all()
     assert numbers == list(range(images * tiles.of_image))
+    assert [*tiles.groups(backwards=True)] == [*tiles.groups()][::-1]
 
 
 @pytest.mark.parametrize('normalization', ['softmax', 'scaling'])
