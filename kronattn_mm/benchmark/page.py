@@ -1,7 +1,8 @@
 """The measured part of docs/performance.md, written by one command.
 
-Several processes measure the same contests with the allocator as it is, since what it keeps is
-another thing in each; one keeps all freed memory and one returns all, which are the two ends, and
+With the allocator as it is, each contest has a process of its own, since what others before it
+freed would decide which memory is kept for it, and several such processes, since that is another
+thing in each. One process keeps all freed memory and one returns all, which are the two ends, and
 change a process for good. The page's own words stay; what is between the two marks is replaced,
 with the chart and the data beside it.
 """
@@ -45,27 +46,43 @@ def measure_in_processes(
     Args:
         contests (Sequence[Contest]): All of them, of which some are for one allocator only.
         options (Sequence[str]): Further options of ``kronattn bench``.
-        processes (int): How many measure with the allocator as it is.
+        processes (int): How many measure each contest with the allocator as it is.
 
     Returns:
-        dict[str, list[dict]]: What ``--json`` writes, of each process, by what becomes of freed
-        memory: ``'usual'`` (several), ``'kept'`` and ``'returned'`` (one each).
+        dict[str, list[dict]]: What ``--json`` writes of all contests, by what becomes of freed
+        memory: ``'usual'`` (as often as there are processes), ``'kept'`` and ``'returned'`` (once).
 
     Raises:
         PageError: If one of the processes fails.
     """
-    measured: dict[str, list[dict[str, Any]]] = dict(usual=[], kept=[], returned=[])
+    every = [contest.key for contest in contests]
+    some = [contest.key for contest in contests if contest.all_allocators]
+    return dict(
+        usual=[
+            _joined([_measure([key], [*options, '--memory', 'usual']) for key in every])
+            for _ in range(processes)
+        ],
+        kept=[_measure(some, [*options, '--memory', 'kept'])],
+        returned=[_measure(some, [*options, '--memory', 'returned'])],
+    )
+
+
+def _measure(keys: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
+    """Return what ``--json`` writes of contests that one process measures."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / 'measured.json'
-        for memory in ['usual'] * processes + ['kept', 'returned']:
-            keys = [c.key for c in contests if c.all_allocators or memory == 'usual']
-            command = [sys.executable, '-m', 'kronattn_mm', 'bench', '--contests', *keys, *options]
-            command += ['--memory', memory, '--json', str(file)]
-            done = subprocess.run(command, stdout=subprocess.DEVNULL)
-            if done.returncode:
-                raise PageError(f'a process that measures ended with exit code {done.returncode}')
-            measured[memory].append(json.loads(file.read_text(encoding='utf-8')))
-    return measured
+        command = [sys.executable, '-m', 'kronattn_mm', 'bench', '--contests', *keys, *options]
+        done = subprocess.run([*command, '--json', str(file)], stdout=subprocess.DEVNULL)
+        if done.returncode:
+            raise PageError(
+                f'a process that measures {", ".join(keys)} ended with exit code {done.returncode}'
+            )
+        return json.loads(file.read_text(encoding='utf-8'))
+
+
+def _joined(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the contests of several processes with the settings, which are those of all."""
+    return {**runs[0], 'contests': [contest for run in runs for contest in run['contests']]}
 
 
 def write_page(page: Path, measured: Mapping[str, Sequence[dict[str, Any]]]) -> list[Path]:
@@ -118,8 +135,8 @@ def _measured(
             '## The bars',
             f'{machine_text(settings)} in the first column of ratios, and kept and given back at '
             'once in the last two; medians of at least '
-            f'{settings["repetitions"]} turns, and in the first column of {processes} process(es), '
-            'whose smallest and largest ratio stand beside it.',
+            f'{settings["repetitions"]} turns, and in the first column of {processes} process(es) '
+            'for each contest, whose smallest and largest ratio stand beside it.',
             f'Of {len(cleared)} bars {len(cleared) - missed} are cleared, {aims} of them to the '
             f'aim; {missed} are missed.',
             bars_markdown(results),

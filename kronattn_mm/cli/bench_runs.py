@@ -22,7 +22,7 @@ from ..cost.config import ConfigError, default_image_shape, load_model
 from ..visualization.report import write_text
 
 # Processes that measure for a page with the allocator as it is, if not said otherwise.
-PROCESSES = 3
+PROCESSES = 5
 # Sides of maps by dimensions of the layer: from below d_k positions to well above.
 _MAPS = {
     1: ((49,), (196,), (784,), (3136,)),

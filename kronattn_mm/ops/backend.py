@@ -33,7 +33,9 @@ def backend() -> str:
     """
     if _chosen:
         return _chosen[-1]
-    name = os.environ.get(_VARIABLE, 'auto')
+    if _VARIABLE not in os.environ:
+        return 'auto'
+    name = os.environ[_VARIABLE]
     _check(name, _VARIABLE)
     if name != 'auto':
         _log_once(f'attention operators: backend {name}, from {_VARIABLE}')

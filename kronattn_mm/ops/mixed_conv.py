@@ -8,6 +8,8 @@ holds more than one image; here the batch becomes the groups of one grouped conv
 Cost beside the convolution, for one image: K times the weights of the convolution, for mixing.
 """
 
+import functools
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -43,6 +45,11 @@ def mix_kernels(coefficients: Tensor, kernels: Tensor | Sequence[Tensor]) -> Ten
     ):
         # For one image, putting the kernels side by side would take longer than the sum.
         return mix_in_turn(coefficients.tolist()[0], kernels)[None]
+    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+        # A compiler makes one pass over all kernels of this, which it does not of a product.
+        shape = (-1, *[1] * kernels[0].dim())
+        terms = [coefficients[:, k].view(shape) * kernel for k, kernel in enumerate(kernels)]
+        return functools.reduce(operator.add, terms)
     if not isinstance(kernels, Tensor):
         kernels = torch.stack(tuple(kernels))
     return (coefficients @ kernels.flatten(1)).unflatten(1, kernels.shape[1:])

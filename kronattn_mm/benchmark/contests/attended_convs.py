@@ -95,10 +95,10 @@ def _with_reads(plain: nn.Module, dynamic: nn.Module) -> nn.Module:
 
 def _reading(conv: MixedConv) -> Callable[[nn.Module, tuple[Tensor]], None]:
     kernels = [conv.weight, *(kernel.weight for kernel in conv.attention.kernels)]
-    shares, first = [1 / len(kernels)] * len(kernels), conv.attention.fc1.weight.t()
+    shares, first = [1 / len(kernels)] * len(kernels), conv.attention.fc1.weight
 
     def read(_: nn.Module, inputs: tuple[Tensor]) -> None:
-        torch.mm(inputs[0].sum((2, 3)), first)
+        torch.mv(first, inputs[0].sum((2, 3))[0])
         conv.attention.mix(shares, kernels)
 
     return read

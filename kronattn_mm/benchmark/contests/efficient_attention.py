@@ -127,7 +127,8 @@ _NON_LOCAL = Contest(
     ),
 )
 
-# From small to large: glibc decides by the largest block that was freed which blocks it keeps.
+# From small to large: in one process, glibc decides by the largest block that was freed which it
+# keeps.
 EFFICIENT_ATTENTION = (
     *(_small(size, training) for size in _SMALL for training in (False, True)),
     _NON_LOCAL,
