@@ -1,5 +1,6 @@
 """`kronattn bench --layer` and `--contests`, and the page that the latter writes."""
 
+import dataclasses
 import json
 
 import pytest
@@ -8,7 +9,15 @@ from analysis_tool import call_tool
 from PIL import Image
 
 from kronattn_mm.benchmark import Bar, Contest, Contestant, Entry, judge, run_contest
-from kronattn_mm.benchmark.page import BEGIN, END, PageError, check_page, write_page
+from kronattn_mm.benchmark.contests import CONTESTS
+from kronattn_mm.benchmark.page import (
+    BEGIN,
+    END,
+    PageError,
+    check_page,
+    measure_in_processes,
+    write_page,
+)
 from kronattn_mm.benchmark.results import Result, results_data
 from kronattn_mm.benchmark.text import machine
 from kronattn_mm.cli import bench, bench_runs
@@ -151,6 +160,22 @@ def test_the_page_by_its_command(tmp_path, capfd, monkeypatch):
     ((_, options, processes),) = asked
     assert options == ['--repetitions', '15', '--threads', '1'] and processes == 2
     assert '2 process(es)' in page.read_text()
+
+
+def test_each_contest_in_a_process_of_its_own():
+    keys = ('ea-small-forward-7x7', 'ea-small-forward-10x10')
+    first, second = (contest for contest in CONTESTS if contest.key in keys)
+    contests = [first, dataclasses.replace(second, all_allocators=False)]
+    measured = measure_in_processes(contests, ['--repetitions', '1', '--threads', '1'], 1)
+    titles = {
+        memory: [[contest['title'] for contest in run['contests']] for run in runs]
+        for memory, runs in measured.items()
+    }
+    both, one = [first.title, second.title], [first.title]
+    assert titles == dict(usual=[both], kept=[one], returned=[one])
+    assert [runs[0]['settings']['memory'] for runs in measured.values()] == list(measured)
+    with pytest.raises(PageError, match='measures ea-gone ended with exit code 2'):
+        measure_in_processes([dataclasses.replace(first, key='ea-gone')], [], 1)
 
 
 @pytest.mark.parametrize('text', ['', BEGIN, f'{END}\n{BEGIN}', f'{BEGIN}{BEGIN}{END}'])

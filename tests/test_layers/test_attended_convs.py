@@ -507,6 +507,11 @@ class MixedConvTester(AttendedConvTester):
         assert not torch.equal(other.attention.kernels[0].weight, other.weight)
 
 
+class _Doubled(nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
 class TestDynamicConv2d(MixedConvTester):
     layer_class = DynamicConv2d
     variants = [
@@ -553,6 +558,15 @@ class TestDynamicConv2d(MixedConvTester):
             torch.testing.assert_close(layer(x), wanted)
             assert told == [layer.attention.fc1, layer.attention.fc2]
             layer.attention.fc2 = torch.nn.utils.parametrizations.weight_norm(layer.attention.fc2)
+            torch.testing.assert_close(layer(x), wanted)
+
+    def test_parametrized_kernels_are_read(self):
+        layer = self.build_active(dict(bias=False)).eval()
+        x = self.input(batch=1)
+        with torch.no_grad():
+            wanted = 2 * layer(x)
+            for conv in (layer, *layer.attention.kernels):
+                torch.nn.utils.parametrize.register_parametrization(conv, 'weight', _Doubled())
             torch.testing.assert_close(layer(x), wanted)
 
     def test_temperature_is_in_the_checkpoint(self):

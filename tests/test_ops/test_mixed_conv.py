@@ -33,6 +33,14 @@ def test_gradients_of_mixing(batch):
     )
 
 
+@pytest.mark.parametrize('batch', [1, 3])
+def test_mixing_compiled(batch):
+    shares, kernels = torch.rand(batch, 3), list(torch.randn(3, 2, 5))
+    compiled = torch.compile(mix_kernels, fullgraph=True, backend='aot_eager')
+    torch.testing.assert_close(compiled(shares, kernels), mix_kernels(shares, kernels))
+    torch.compiler.reset()
+
+
 def test_numbers_of_kernels_that_differ():
     with pytest.raises(ValueError, match=r'\(N, 3\) for 3 kernels, got \(2, 4\)'):
         mix_kernels(torch.rand(2, 4), torch.rand(3, 5))
