@@ -35,14 +35,29 @@ def seeded() -> None:
 
 
 @pytest.fixture(autouse=True)
-def default_scope() -> Iterator[None]:
-    """Leave no default scope of mmengine behind for the next test."""
+def fresh_memory_is_nan() -> Iterator[None]:
+    """Fill memory that nothing was written to yet, so that a result made of it is found out."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Leave no default scope of mmengine behind for the next test, and no visualizer, which would
+    go on writing where it wrote first."""
     yield
     try:
         from mmengine.registry import DefaultScope
+        from mmengine.visualization import Visualizer
     except ImportError:
         return
     DefaultScope._instance_dict.clear()
+    kinds = [Visualizer]
+    for kind in kinds:
+        kind._instance_dict.clear()
+        kinds += kind.__subclasses__()
 
 
 @pytest.fixture(autouse=True, scope='session')

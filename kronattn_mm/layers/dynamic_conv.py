@@ -108,11 +108,15 @@ class SoftmaxShares(KernelShares):
             return super().of_one_image(x)
         # The factors of average and temperature come with the last product.
         by = 1 / self._buffers['temperature'].item()
-        sums = x.sum((2, 3))[0]
+        sums = x.sum((0, 2, 3))
         hidden = torch.mv(_parameter(fc1, 'weight'), sums).relu_()
         bias, weight = _parameter(fc2, 'bias'), _parameter(fc2, 'weight')
         alpha = by * len(sums) / x.numel()
-        return torch.addmv(bias, weight, hidden, beta=by, alpha=alpha).softmax(0).tolist()
+        logits = torch.addmv(bias, weight, hidden, beta=by, alpha=alpha).tolist()
+        largest = max(logits)
+        shares = [math.exp(logit - largest) for logit in logits]
+        total = sum(shares)
+        return [share / total for share in shares]
 
 
 class SigmoidShares(KernelShares):
