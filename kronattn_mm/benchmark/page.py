@@ -138,7 +138,7 @@ def _measured(
             f'{settings["repetitions"]} turns, and in the first column of {processes} process(es) '
             'for each contest, whose smallest and largest ratio stand beside it.',
             f'Of {len(cleared)} bars {len(cleared) - missed} are cleared, {aims} of them to the '
-            f'aim; {missed} are missed.',
+            f'aim; {missed} {"is" if missed == 1 else "are"} missed.',
             bars_markdown(results),
             f'![Every bar, measured over must]({chart})',
             f'All figures of all processes: [{data}]({data}).',
