@@ -59,20 +59,20 @@ def measure_in_processes(
     some = [contest.key for contest in contests if contest.all_allocators]
     return dict(
         usual=[
-            _joined([_measure([key], [*options, '--memory', 'usual']) for key in every])
-            for _ in range(processes)
+            _joined([_measure([key], options, 'usual') for key in every]) for _ in range(processes)
         ],
-        kept=[_measure(some, [*options, '--memory', 'kept'])],
-        returned=[_measure(some, [*options, '--memory', 'returned'])],
+        kept=[_measure(some, options, 'kept')],
+        returned=[_measure(some, options, 'returned')],
     )
 
 
-def _measure(keys: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
+def _measure(keys: Sequence[str], options: Sequence[str], memory: str) -> dict[str, Any]:
     """Return what ``--json`` writes of contests that one process measures."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / 'measured.json'
         command = [sys.executable, '-m', 'kronattn_mm', 'bench', '--contests', *keys, *options]
-        done = subprocess.run([*command, '--json', str(file)], stdout=subprocess.DEVNULL)
+        command += ['--memory', memory, '--json', str(file)]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL)
         if done.returncode:
             raise PageError(
                 f'a process that measures {", ".join(keys)} ended with exit code {done.returncode}'

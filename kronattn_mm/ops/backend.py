@@ -33,9 +33,9 @@ def backend() -> str:
     """
     if _chosen:
         return _chosen[-1]
-    if _VARIABLE not in os.environ:
+    name = os.environ.get(_VARIABLE)
+    if name is None:
         return 'auto'
-    name = os.environ[_VARIABLE]
     _check(name, _VARIABLE)
     if name != 'auto':
         _log_once(f'attention operators: backend {name}, from {_VARIABLE}')

@@ -8,8 +8,6 @@ holds more than one image; here the batch becomes the groups of one grouped conv
 Cost beside the convolution, for one image: K times the weights of the convolution, for mixing.
 """
 
-import functools
-import operator
 from collections.abc import Sequence
 
 import torch
@@ -48,8 +46,7 @@ def mix_kernels(coefficients: Tensor, kernels: Tensor | Sequence[Tensor]) -> Ten
     if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
         # A compiler makes one pass over all kernels of this, which it does not of a product.
         shape = (-1, *[1] * kernels[0].dim())
-        terms = [coefficients[:, k].view(shape) * kernel for k, kernel in enumerate(kernels)]
-        return functools.reduce(operator.add, terms)
+        return sum(coefficients[:, k].view(shape) * kernel for k, kernel in enumerate(kernels))
     if not isinstance(kernels, Tensor):
         kernels = torch.stack(tuple(kernels))
     return (coefficients @ kernels.flatten(1)).unflatten(1, kernels.shape[1:])

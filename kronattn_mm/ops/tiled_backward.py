@@ -84,7 +84,7 @@ def _backward_of_queries(
     tiles, keys = setting.tiles, len(projections.keys)
     scratch = tiles.scratch(maps.x, 3, keys)
     mixing = mixing_of(gathered, projections, setting)
-    d_mixing = _sums(mixing, setting, *mixing.shape[1:])
+    d_mixing = tiles.sums(mixing, *mixing.shape[1:])
     d_bias = mixing.new_empty(tiles.images * tiles.of_image, keys)
     d_weights = mixing.new_zeros(tiles.most, *projections.queries.shape)
     for group in tiles.groups():
@@ -100,12 +100,6 @@ def _backward_of_queries(
         back = projections.queries.T.expand(group.count, -1, -1)
         torch.baddbmm(dy, back, d_query, out=group.of(maps.dx))
     return d_mixing.sum(1), d_weights.sum(0), d_bias.sum(0)
-
-
-def _sums(like: Tensor, setting: Setting, *shape: int) -> Tensor:
-    """Return zeros for sums over the positions of each image, by the tiles worked on at once."""
-    tiles = setting.tiles
-    return like.new_zeros(tiles.images, 1 if tiles.of_image == 1 else tiles.most, *shape)
 
 
 def _softmax_backward(gradient: Tensor, weight: Tensor, scratch: Tensor, num_heads: int) -> None:
@@ -138,11 +132,8 @@ def _backward_of_keys(
     weights = projections.keys.T.expand(len(d_inputs), -1, -1)
     of_rows = torch.cat([d_inputs, weights], 2).mul_(factor).transpose(1, 2)
     back = torch.cat([weights, d_inputs], 2)
-    if setting.softmax:
-        start = torch.cat([offset, -gathered.log_sums], 1)
-    else:
-        start = torch.cat([offset, projections.key_bias.expand_as(offset)], 1).mul_(factor)
-    start = start[:, :, None]
+    of_keys = -gathered.log_sums if setting.softmax else projections.key_bias.expand_as(offset)
+    start = torch.cat([offset, of_keys], 1).mul_(factor)[:, :, None]
     for group in tiles.groups(backwards=True):
         part, both = group.of(maps.x), group.part(scratch)
         torch.baddbmm(group.of_images(start), group.of_images(of_rows), part, out=both)

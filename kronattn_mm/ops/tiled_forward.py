@@ -57,7 +57,7 @@ def _gather(
     inputs, sums = tokens.new_empty(number, tokens.shape[1], keys), tokens.new_empty(number, keys)
     for group in tiles.groups():
         part = group.of(tokens)
-        weight = keys_of(group, part, projections, setting, scratch)
+        weight = _keys_of(group, part, projections, setting, scratch)
         if setting.softmax:
             # The largest weight is exp(largest key - log-sum-exp).
             largest = group.part(scratch[0]).amax(2)
@@ -77,7 +77,7 @@ def _gather(
     return Gathered(inputs.sum(1).div_(tiles.positions), sums, torch.zeros_like(sums))
 
 
-def keys_of(
+def _keys_of(
     group: Group,
     part: Tensor,
     projections: Projections,

@@ -68,11 +68,10 @@ class Group(NamedTuple):
         return tensor[self.first : self.first + self.count]
 
     def of_sums(self, tensor: Tensor) -> Tensor:
-        """Return what the tiles are summed up in, ``(count, ...)``, in ``(N, most, ...)``.
+        """Return what the tiles are summed up in, ``(count, ...)``.
 
         Args:
-            tensor (Tensor): For each image, and each tile worked on at once, one sum; ``most`` is
-                one where tiles are whole images.
+            tensor (Tensor): From :meth:`Tiles.sums`.
         """
         if self.whole:
             return tensor[self.image : self.image + self.count, 0]
@@ -139,6 +138,14 @@ class Tiles(NamedTuple):
         """Return memory for so many tensors with so many channels of any group."""
         shape = (self.most, channels, min(self.length, self.positions))
         return [like.new_empty(shape) for _ in range(number)]
+
+    def sums(self, like: Tensor, *shape: int) -> Tensor:
+        """Return zeros for sums over positions, by image and tile worked on at once.
+
+        Returns:
+            Tensor: ``(N, most, *shape)``, or ``(N, 1, *shape)`` where tiles are whole images.
+        """
+        return like.new_zeros(self.images, 1 if self.of_image == 1 else self.most, *shape)
 
 
 def divide(images: int, positions: int, threads: int) -> Tiles:
