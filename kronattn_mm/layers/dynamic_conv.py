@@ -38,16 +38,6 @@ from .attention_branch import norm_factor_and_offset
 from .hooks import has_hooks
 
 
-def _parameter(module: nn.Module, name: str) -> Tensor | None:
-    """Return a parameter as ``getattr`` does, which for modules takes a microsecond.
-
-    A dynamic convolution of one image has fourteen of them, as long as a small one computes.
-    """
-    parameters = module._parameters
-    # A parametrized one is not among them.
-    return parameters[name] if name in parameters else getattr(module, name)
-
-
 class KernelShares(nn.Module):
     """What mixes the kernels: their shares from the input, and the kernels beside the first."""
 
@@ -106,13 +96,14 @@ class SoftmaxShares(KernelShares):
         fc1, fc2 = self._modules['fc1'], self._modules['fc2']
         if type(fc1) is not nn.Linear or type(fc2) is not nn.Linear or has_hooks(self, fc1, fc2):
             return super().of_one_image(x)
+        of_fc1, of_fc2 = fc1._parameters, fc2._parameters
         # The factors of average and temperature come with the last product.
         by = 1 / self._buffers['temperature'].item()
         sums = x.sum((0, 2, 3))
-        hidden = torch.mv(_parameter(fc1, 'weight'), sums).relu_()
-        bias, weight = _parameter(fc2, 'bias'), _parameter(fc2, 'weight')
-        alpha = by * len(sums) / x.numel()
-        logits = torch.addmv(bias, weight, hidden, beta=by, alpha=alpha).tolist()
+        hidden = torch.mv(of_fc1['weight'], sums).relu_()
+        alpha = by * sums.shape[0] / x.numel()
+        logits = torch.addmv(of_fc2['bias'], of_fc2['weight'], hidden, beta=by, alpha=alpha)
+        logits = logits.tolist()
         largest = max(logits)
         shares = [math.exp(logit - largest) for logit in logits]
         total = sum(shares)
@@ -141,8 +132,9 @@ class MixedConv:
     def forward(self, x: Tensor) -> Tensor:
         """Convolve each image of ``x``, ``(N, in_channels, H, W)``, with its own mixed kernel."""
         check_input(self, x)
-        if self._runs_one_image(x):
-            return self._convolve_one_image(x)
+        kernels = self._kernels_of_one_image(x)
+        if kernels is not None:
+            return self._convolve_one_image(x, kernels)
         shares = self.attention(x)
         if torch.compiler.is_exporting() and not self.pointwise:
             out = self._mix_outputs(x, shares.to(x.dtype))
@@ -181,25 +173,26 @@ class MixedConv:
         )
         return out.reshape(batch, self.out_channels, *out.shape[2:])
 
-    def _runs_one_image(self, x: Tensor) -> bool:
-        """Say whether this is inference on one image, which takes as long to call as to compute.
+    def _kernels_of_one_image(self, x: Tensor) -> list[Tensor] | None:
+        """Return the kernels if this is inference on one image, else None.
 
-        Factors then go where an operator multiplies anyway, and nothing is put side by side.
+        That takes as long to call as to compute. Factors then go where an operator multiplies
+        anyway, nothing is put side by side, and parameters are looked up past
+        ``nn.Module.__getattr__``, which takes a microsecond for each.
         """
-        return (
-            x.shape[0] == 1
-            and not torch.is_grad_enabled()
-            and _parameter(self, 'bias') is None
-            and backend() != 'reference'
-            and eager_on_cpu(x, _parameter(self, 'weight'))
-        )
+        if x.shape[0] != 1 or torch.is_grad_enabled() or backend() == 'reference':
+            return None
+        try:
+            others = self._modules['attention']._modules['kernels']._modules.values()
+            kernels = [conv._parameters['weight'] for conv in (self, *others)]
+            biased = self._parameters['bias'] is not None
+        except KeyError:  # a parametrized one, which has to be computed
+            return None
+        return None if biased or not eager_on_cpu(x, kernels[0]) else kernels
 
-    def _convolve_one_image(self, x: Tensor) -> Tensor:
-        attention = self._modules['attention']
-        convs = (self, *attention._modules['kernels']._modules.values())
-        kernels = [_parameter(conv, 'weight') for conv in convs]
+    def _convolve_one_image(self, x: Tensor, kernels: list[Tensor]) -> Tensor:
+        attention, offset = self._modules['attention'], self._parameters['offset']
         weight = attention.mix(attention.of_one_image(x), kernels)
-        offset = _parameter(self, 'offset')
         if self.pointwise:
             return pointwise_convolution_of_one(x, weight, offset)
         return self.convolve(x, weight, offset, self.groups)

@@ -75,7 +75,7 @@ def in_graph() -> bool:
     """Say whether operators are traced, compiled, exported or transformed rather than just run."""
     return (
         torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
+        or torch._C._is_tracing()
         or torch._C._are_functorch_transforms_active()
     )
 

@@ -118,9 +118,12 @@ def pointwise_convolution_of_one(x: Tensor, weight: Tensor, bias: Tensor | None 
         bias (Tensor, optional): ``(C_out,)`` or ``(1, C_out)``.
 
     Returns:
-        Tensor: ``(1, C_out, H, W)``.
+        Tensor: ``(1, C_out, H, W)``; channels_last if ``x`` is.
     """
-    channels, threads = weight.shape[0], torch.get_num_threads()
+    threads = torch.get_num_threads()
+    if not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last):
+        return _product_of_positions(x, weight, bias, threads)
+    channels = weight.shape[0]
     # Each thread multiplies rows of its own and fills memory of its own.
     parts = threads if channels % threads == 0 else 1
     rows = weight.reshape(parts, channels // parts, -1)
@@ -130,3 +133,16 @@ def pointwise_convolution_of_one(x: Tensor, weight: Tensor, bias: Tensor | None 
     else:
         out = torch.baddbmm(bias.reshape(parts, -1, 1), rows, tokens)
     return out.view(1, channels, *x.shape[2:])
+
+
+def _product_of_positions(x: Tensor, weight: Tensor, bias: Tensor | None, threads: int) -> Tensor:
+    channels, (height, width) = weight.shape[0], x.shape[2:]
+    # The same with the two factors in the other order: each thread has positions of its own.
+    parts = threads if height * width % threads == 0 else 1
+    tokens = x.permute(0, 2, 3, 1).view(parts, height * width // parts, -1)
+    columns = weight.reshape(1, channels, -1).transpose(1, 2).expand(parts, -1, -1)
+    if bias is None:
+        out = torch.bmm(tokens, columns)
+    else:
+        out = torch.baddbmm(bias.reshape(1, 1, -1), tokens, columns)
+    return out.view(1, height, width, channels).permute(0, 3, 1, 2)

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from . import channels_last
 from .convs import Replacement
 from .insertion import Insertion, Insertions
 from .status import inserted_layers, replacements
@@ -45,6 +46,7 @@ def unplug(model: nn.Module) -> nn.Module:
             _remove_hooks(module, container)
         if getattr(owner.__dict__.get('init_weights'), '__self__', None) is container:
             del owner.__dict__['init_weights']
+        channels_last.leave(owner)
         del owner.attention
     return model
 

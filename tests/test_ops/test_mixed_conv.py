@@ -93,3 +93,4 @@ def test_pointwise_convolution_of_one(channels, with_bias, threads, memory_forma
     wanted = functional.conv2d(x, weight, bias)
     actual = pointwise_convolution_of_one(x, weight, bias)
     torch.testing.assert_close(actual, wanted, rtol=1e-13, atol=1e-13, check_stride=False)
+    assert actual.is_contiguous(memory_format=memory_format)
