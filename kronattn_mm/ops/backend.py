@@ -6,9 +6,8 @@
   others run as with ``torch``. What a kernel does not support is an error;
 - ``auto``, the default, takes the fastest of them that supports the input.
 
-The environment variable ``KRONATTN_BACKEND`` chooses for a process, and is read when the first
-operator runs: reading it takes as long as a small one. :func:`use_backend` chooses for a block of
-code. What runs, and why nothing faster does, is logged once for each operator (logger
+The environment variable ``KRONATTN_BACKEND`` chooses for a process, :func:`use_backend` for a block
+of code. What runs, and why nothing faster does, is logged once for each operator (logger
 ``kronattn_mm``, level INFO).
 """
 
@@ -21,7 +20,6 @@ from .triton.availability import missing
 
 BACKENDS = ('auto', 'torch', 'triton', 'reference')
 _VARIABLE = 'KRONATTN_BACKEND'
-# The process's own lies at the bottom, from when it is first needed.
 _chosen: list[str] = []
 _told: set[str] = set()
 
@@ -33,9 +31,15 @@ def backend() -> str:
         ValueError: If the environment variable has another value.
         RuntimeError: If it is ``'triton'`` and something that Triton needs is missing.
     """
-    if not _chosen:
-        _chosen.append(_of_environment())
-    return _chosen[-1]
+    if _chosen:
+        return _chosen[-1]
+    name = os.environ.get(_VARIABLE)
+    if name is None:
+        return 'auto'
+    _check(name, _VARIABLE)
+    if name != 'auto':
+        _log_once(f'attention operators: backend {name}, from {_VARIABLE}')
+    return name
 
 
 @contextlib.contextmanager
@@ -68,16 +72,6 @@ def tell(operator: str, form: str, reason: str = '') -> None:
         reason (str): Why, where that is not plain from the backend in force.
     """
     _log_once(f'{operator}: {form}{f" ({reason})" if reason else ""}')
-
-
-def _of_environment() -> str:
-    name = os.environ.get(_VARIABLE)
-    if name is None:
-        return 'auto'
-    _check(name, _VARIABLE)
-    if name != 'auto':
-        _log_once(f'attention operators: backend {name}, from {_VARIABLE}')
-    return name
 
 
 def _log_once(message: str) -> None:

@@ -32,7 +32,8 @@ class ChannelsLast:
     def __init__(self, module: nn.Module, parts: Iterable[Replacement]) -> None:
         self.module = module
         self.parts = [part for part in parts if _gains(part.conv)]
-        if self.parts:
+        # Whoever gave the module a forward pass before keeps it.
+        if self.parts and 'forward' not in vars(module):
             module.forward = self.forward
 
     def forward(self, x: Any, *args: Any, **kwargs: Any) -> Any:
