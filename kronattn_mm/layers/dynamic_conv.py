@@ -131,15 +131,60 @@ class MixedConv:
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve each image of ``x``, ``(N, in_channels, H, W)``, with its own mixed kernel."""
-        check_input(self, x)
-        kernels = self._kernels_of_one_image(x)
+        kernels = self.kernels_of_one_image(x)
         if kernels is not None:
-            return self._convolve_one_image(x, kernels)
+            return self.convolve_one_image(x, kernels)
         shares = self.attention(x)
         if torch.compiler.is_exporting() and not self.pointwise:
             out = self._mix_outputs(x, shares.to(x.dtype))
             return out if self.offset is None else out + self.offset[:, None, None]
         return self._mix_kernels(x, shares)
+
+    def kernels_of_one_image(self, x: Tensor) -> list[Tensor] | None:
+        """Return the kernels if this is inference on one image on a CPU, else None.
+
+        That takes as long to call as to compute. Factors then go where an operator multiplies
+        anyway, nothing is put side by side, and parameters are looked up past
+        ``nn.Module.__getattr__``, which takes a microsecond for each.
+
+        Raises:
+            ValueError: If ``x`` is not ``(N, in_channels, H, W)``.
+        """
+        check_input(self, x)
+        if x.shape[0] != 1 or torch.is_grad_enabled() or backend() == 'reference':
+            return None
+        try:
+            others = self._modules['attention']._modules['kernels']._modules.values()
+            kernels = [conv._parameters['weight'] for conv in (self, *others)]
+            biased = self._parameters['bias'] is not None
+        except KeyError:  # a parametrized one, which has to be computed
+            return None
+        return None if biased or not eager_on_cpu(x, kernels[0]) else kernels
+
+    def convolve_one_image(
+        self, x: Tensor, kernels: list[Tensor], norm: _BatchNorm | None = None
+    ) -> Tensor:
+        """Convolve one image with its mixed kernel, and normalise if a norm follows.
+
+        Args:
+            x (Tensor): ``(1, in_channels, H, W)``.
+            kernels (list[Tensor]): What :meth:`kernels_of_one_image` returned for it.
+            norm (_BatchNorm, optional): A batch norm in eval mode. It becomes part of the kernel
+                where that has fewer values for a channel than the map.
+        """
+        attention, offset = self._modules['attention'], self._parameters['offset']
+        weight = attention.mix(attention.of_one_image(x), kernels)
+        down = self.stride[0] * self.stride[1]
+        folds = norm is not None and x.shape[2] * x.shape[3] >= down * weight[0].numel()
+        if folds:
+            factor, start = norm_factor_and_offset(norm)
+            weight.mul_(factor[:, None, None, None])
+            offset = start if offset is None else torch.addcmul(start, offset, factor)
+        if self.pointwise:
+            out = pointwise_convolution_of_one(x, weight, offset)
+        else:
+            out = self.convolve(x, weight, offset, self.groups)
+        return out if norm is None or folds else norm(out)
 
     def fold_norm(self, norm: _BatchNorm) -> None:
         """Make the batch norm that follows part of every kernel; for inference only."""
@@ -172,30 +217,6 @@ class MixedConv:
             batch * self.groups,
         )
         return out.reshape(batch, self.out_channels, *out.shape[2:])
-
-    def _kernels_of_one_image(self, x: Tensor) -> list[Tensor] | None:
-        """Return the kernels if this is inference on one image, else None.
-
-        That takes as long to call as to compute. Factors then go where an operator multiplies
-        anyway, nothing is put side by side, and parameters are looked up past
-        ``nn.Module.__getattr__``, which takes a microsecond for each.
-        """
-        if x.shape[0] != 1 or torch.is_grad_enabled() or backend() == 'reference':
-            return None
-        try:
-            others = self._modules['attention']._modules['kernels']._modules.values()
-            kernels = [conv._parameters['weight'] for conv in (self, *others)]
-            biased = self._parameters['bias'] is not None
-        except KeyError:  # a parametrized one, which has to be computed
-            return None
-        return None if biased or not eager_on_cpu(x, kernels[0]) else kernels
-
-    def _convolve_one_image(self, x: Tensor, kernels: list[Tensor]) -> Tensor:
-        attention, offset = self._modules['attention'], self._parameters['offset']
-        weight = attention.mix(attention.of_one_image(x), kernels)
-        if self.pointwise:
-            return pointwise_convolution_of_one(x, weight, offset)
-        return self.convolve(x, weight, offset, self.groups)
 
     def _mix_outputs(self, x: Tensor, shares: Tensor) -> Tensor:
         # The number of groups of a convolution is fixed in an exported graph, and with it would be

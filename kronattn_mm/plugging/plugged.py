@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..registry import MODELS
+from . import one_image
 from .build import build_layer, find_class
-from .channels_last import ChannelsLast
 from .convs import replace_convs
 from .fusing import check_fusing_order
 from .insertion import Insertion, Insertions
@@ -189,7 +189,7 @@ def _replace(module: nn.Module, container: Insertions, convs: Sequence[dict]) ->
     for path in container.replaced:
         parent, _, name = path.rpartition('.')
         check_fusing_order(module.get_submodule(parent), name)
-    ChannelsLast(module, container.replaced.values())
+    one_image.arrange(module, container.replaced)
 
 
 def _entries(argument: str, entries: Sequence[dict], keys: Sequence[str]) -> Sequence[dict]:

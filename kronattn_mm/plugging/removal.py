@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from . import channels_last
+from . import one_image
 from .convs import Replacement
 from .insertion import Insertion, Insertions
 from .status import inserted_layers, replacements
@@ -44,9 +44,9 @@ def unplug(model: nn.Module) -> nn.Module:
             _put_back(owner, path, replacement)
         for module in owner.modules():
             _remove_hooks(module, container)
+            one_image.leave(module)
         if getattr(owner.__dict__.get('init_weights'), '__self__', None) is container:
             del owner.__dict__['init_weights']
-        channels_last.leave(owner)
         del owner.attention
     return model
 

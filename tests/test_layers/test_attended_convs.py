@@ -485,6 +485,29 @@ class MixedConvTester(AttendedConvTester):
             assert layer(x[:0]).shape[0] == 0
             assert layer.bfloat16()(x.bfloat16()).dtype == torch.bfloat16
 
+    @pytest.mark.parametrize('geometry', GEOMETRIES)
+    @pytest.mark.parametrize('size', [(17, 16), (2, 3)])
+    @pytest.mark.parametrize('folded', [False, True])
+    @pytest.mark.parametrize('memory_format', [torch.contiguous_format, torch.channels_last])
+    def test_one_image_and_the_norm_after_it(self, geometry, size, folded, memory_format):
+        """In the kernel where the map is large, after the convolution where it is small."""
+        layer = self.build_active(dict(geometry, bias=False)).double().eval()
+        norms = [nn.BatchNorm2d(layer.out_channels).double().eval() for _ in range(2)]
+        for norm in norms:
+            for value in (norm.running_mean, norm.running_var, norm.weight, norm.bias):
+                nn.init.uniform_(value, 0.5, 2.0)
+        if folded:
+            layer.fold_norm(norms[1])
+        x = self.input(size, 1, torch.float64).to(memory_format=memory_format)
+        before = {name: value.clone() for name, value in layer.state_dict().items()}
+        with torch.no_grad():
+            actual = layer.convolve_one_image(x, layer.kernels_of_one_image(x), norms[0])
+            with use_backend('reference'):
+                assert layer.kernels_of_one_image(x) is None
+                wanted = norms[0](layer(x))
+        torch.testing.assert_close(actual, wanted, rtol=1e-12, atol=1e-12, check_stride=False)
+        assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
+
     def test_one_convolution_for_the_batch(self):
         layer = self.build_active(GEOMETRIES[1])
         with torch.profiler.profile() as profile:

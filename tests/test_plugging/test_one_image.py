@@ -1,4 +1,4 @@
-"""One image through dynamic depthwise convolutions, and nothing else, is laid out anew."""
+"""One image through dynamic convolutions: laid out anew, and norms in the kernels."""
 
 import contextlib
 import copy
@@ -10,7 +10,7 @@ from mmengine.registry import MODELS
 
 pytest.importorskip('mmdet')
 import kronattn_mm.registry  # noqa: F401
-from kronattn_mm import attention_disabled, plug, unplug
+from kronattn_mm import attention_disabled, attention_scaled, plug, unplug
 from kronattn_mm.ops import use_backend
 from kronattn_mm.plugging import fused
 
@@ -18,15 +18,39 @@ DYNAMIC = dict(type='kronattn_mm.DynamicConv2d')
 IMAGE = (1, 3, 48, 80)
 
 
-def network(layer=DYNAMIC, at='layer*'):
-    base = MODELS.build(dict(type='mmdet.MobileNetV2', widen_factor=0.25, out_indices=(0, 4, 7)))
+def network(layer=DYNAMIC, at='layer*', affine=True):
+    base = MODELS.build(
+        dict(
+            type='mmdet.MobileNetV2',
+            widen_factor=0.25,
+            out_indices=(0, 4, 7),
+            norm_cfg=dict(type='BN', affine=affine),
+        )
+    )
     base.eval()
     module = plug(base, convs=[dict(at=at, layer=layer)])
     with torch.no_grad():
         for key, value in module.state_dict().items():
             if '.attention.' in key and key.endswith('weight'):
-                value.copy_(torch.randn_like(value) * 0.3)
+                value.copy_(torch.randn_like(value) * 0.1)
+            elif '.bn.' in key and value.is_floating_point():
+                # Spread about one where it is a variance or a factor, about zero otherwise.
+                around = 0 if key.endswith(('bias', 'mean')) else 1
+                value.copy_(around + torch.rand_like(value) - 0.5)
     return module
+
+
+def norms_called(module, x, monkeypatch):
+    """Return the outputs, and how often a batch norm was called."""
+    calls = []
+    forward = torch.nn.BatchNorm2d.forward
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            torch.nn.BatchNorm2d,
+            'forward',
+            lambda norm, x: (calls.append(norm), forward(norm, x))[1],
+        )
+        return module(x), len(calls)
 
 
 def laid_out(module, x):
@@ -66,6 +90,56 @@ def test_one_image_is_laid_out_and_put_back(kind, dtype, tolerance):
     assert apart and not plainly and x.is_contiguous()
     assert all(output.is_contiguous() for output in actual)
     assert_same(actual, wanted, tolerance)
+
+
+@pytest.mark.parametrize('affine', [True, False])
+def test_norms_are_in_the_kernels_where_the_map_is_larger(affine, monkeypatch):
+    module, x = network(affine=affine).double(), torch.randn(IMAGE, dtype=torch.float64)
+    with torch.no_grad():
+        with use_backend('reference'):
+            wanted, all_of_them = norms_called(module, x, monkeypatch)
+        actual, some = norms_called(module, x, monkeypatch)
+    assert all_of_them == 52 and 2 < some < 40
+    assert_same(actual, wanted, 1e-12)
+
+
+@pytest.mark.parametrize('activate', [True, False])
+@pytest.mark.parametrize('norm', [True, False])
+def test_called_as_a_conv_module_is(activate, norm):
+    block = network().layer2[0].expand_conv.double()
+    x = torch.randn(1, 8, 24, 40, dtype=torch.float64)
+    with torch.no_grad():
+        actual = block(x, activate, norm=norm)
+        with use_backend('reference'):
+            wanted = block(x, activate=activate, norm=norm)
+    torch.testing.assert_close(actual, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize('of', ['bn', 'conv'])
+def test_hooks_are_called(of):
+    module, seen = network(), []
+    block = module.layer2[0].expand_conv
+    getattr(block, of).register_forward_hook(lambda _, inputs, output: seen.append(output))
+    with torch.no_grad():
+        module(torch.randn(IMAGE))
+    assert len(seen) == 1 and seen[0].shape[1] == block.conv.out_channels
+
+
+def test_statistics_move_in_training_and_strength_is_kept():
+    module, x = network().double(), torch.randn(IMAGE, dtype=torch.float64)
+    wanted, actual = copy.deepcopy(module), copy.deepcopy(module)
+    wanted.train()
+    actual.train()
+    with torch.no_grad():
+        with use_backend('reference'):
+            outputs = wanted(x)
+        assert_same(actual(x), outputs, 1e-9)
+    for (name, ours), theirs in zip(actual.named_buffers(), wanted.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10, msg=name)
+    with torch.no_grad(), attention_scaled(module, 0.5):
+        with use_backend('reference'):
+            outputs = module(x)
+        assert_same(module(x), outputs, 1e-9)
 
 
 def test_whoever_gives_channels_last_gets_it():
@@ -119,6 +193,7 @@ def test_copies_pickles_and_fused_networks_keep_it_and_unplug_takes_it_out():
             outputs, apart = laid_out(other, x)
             assert apart and other.forward.__self__.module is other
             assert_same(outputs, wanted, 1e-4)
-    assert 'forward' not in vars(unplug(module))
+    unplug(module)
+    assert not any('forward' in vars(part) for part in module.modules())
     with torch.no_grad():
         assert not laid_out(module, x)[1]
