@@ -28,10 +28,12 @@ from ..layers.dynamic_conv import MixedConv
 from ..layers.hooks import has_hooks
 from ..ops.backend import backend, tell
 from ..ops.checks import eager_on_cpu
-from .switch import Switch
+from .convs import Replacement
 
 # Where the forward pass comes from that convolves, normalises and activates, and does nothing else.
 _PLAIN = 'mmcv.cnn.bricks.conv_module'
+# Forward passes of batch norms that do nothing but normalise.
+_NORMS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
 
 
 class StandIn:
@@ -56,30 +58,39 @@ class NormInKernel(StandIn):
 
     Args:
         module (nn.Module): A ``ConvModule`` of convolution, norm and activation.
-        part (Switch): The convolution in it, a :class:`MixedConv`, and its switch.
+        part (Replacement): The convolution in it, a :class:`MixedConv`, and its switch.
     """
 
-    def __init__(self, module: nn.Module, part: Switch) -> None:
+    def __init__(self, module: nn.Module, part: Replacement) -> None:
         self.part = part
         super().__init__(module)
 
     def forward(self, x: Tensor, activate: bool = True, norm: bool = True) -> Tensor:
         """Do what ``ConvModule`` does with these arguments."""
-        module, part = self.module, self.part
-        kernels = None
-        if norm and part.enabled and part.scale == 1:
-            following, conv = module._modules[module.norm_name], part.module
-            if (
-                isinstance(following, _BatchNorm)
-                and following.track_running_stats
-                and not following.training
-                and not has_hooks(conv, following)
-            ):
-                kernels = conv.kernels_of_one_image(x)
+        module = self.module
+        following = self._following() if norm and module.with_norm else None
+        kernels = None if following is None else self.part.conv.kernels_of_one_image(x)
         if kernels is None:
             return super().forward(x, activate, norm)
-        out = conv.convolve_one_image(x, kernels, following)
+        out = self.part.conv.convolve_one_image(x, kernels, following)
         return module.activate(out) if activate and module.with_activation else out
+
+    def _following(self) -> _BatchNorm | None:
+        """Return the norm if nobody but the convolution's switch and it have a say here."""
+        modules, part = self.module._modules, self.part
+        conv, norm = part.conv, modules.get(self.module.norm_name)
+        alone = (
+            part.enabled
+            and part.scale == 1
+            and modules['conv'] is conv
+            and vars(conv).get('forward') == part.forward
+            and getattr(type(norm), 'forward', None) in _NORMS
+            and norm.track_running_stats
+            and not norm.training
+            and 'forward' not in vars(norm)
+            and not has_hooks(conv, norm)
+        )
+        return norm if alone else None
 
 
 class ChannelsLast(StandIn):
@@ -87,10 +98,10 @@ class ChannelsLast(StandIn):
 
     Args:
         module (nn.Module): The plugged module.
-        parts (Iterable[Switch]): Its dynamic depthwise convolutions.
+        parts (Iterable[Replacement]): Its dynamic depthwise convolutions.
     """
 
-    def __init__(self, module: nn.Module, parts: Iterable[Switch]) -> None:
+    def __init__(self, module: nn.Module, parts: Iterable[Replacement]) -> None:
         self.parts = list(parts)
         super().__init__(module)
 
@@ -115,20 +126,20 @@ class ChannelsLast(StandIn):
         )
 
 
-def arrange(module: nn.Module, replaced: dict[str, Switch]) -> None:
+def arrange(module: nn.Module, replaced: dict[str, Replacement]) -> None:
     """Have one image run so through the dynamic convolutions of ``module``.
 
     Args:
         module (nn.Module): A plugged module.
-        replaced (dict[str, Switch]): Its replaced convolutions, by their paths.
+        replaced (dict[str, Replacement]): Its replaced convolutions, by their paths.
     """
-    dynamic = {path: part for path, part in replaced.items() if isinstance(part.module, MixedConv)}
+    dynamic = {path: part for path, part in replaced.items() if isinstance(part.conv, MixedConv)}
     for path, part in dynamic.items():
         parent_path, _, name = path.rpartition('.')
         parent = module.get_submodule(parent_path)
         if name == 'conv' and _is_plain(parent):
             NormInKernel(parent, part)
-    depthwise = [part for part in dynamic.values() if part.module.depthwise]
+    depthwise = [part for part in dynamic.values() if part.conv.depthwise]
     if depthwise:
         ChannelsLast(module, depthwise)
 

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS
 
 pytest.importorskip('mmdet')
@@ -40,17 +41,12 @@ def network(layer=DYNAMIC, at='layer*', affine=True):
     return module
 
 
-def norms_called(module, x, monkeypatch):
-    """Return the outputs, and how often a batch norm was called."""
-    calls = []
-    forward = torch.nn.BatchNorm2d.forward
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            torch.nn.BatchNorm2d,
-            'forward',
-            lambda norm, x: (calls.append(norm), forward(norm, x))[1],
-        )
-        return module(x), len(calls)
+def norms_called(module, x):
+    """Return the outputs, and how often something was normalised by itself."""
+    with torch.profiler.profile() as profile:
+        outputs = module(x)
+    counts = {event.key: event.count for event in profile.key_averages()}
+    return outputs, counts['aten::batch_norm']
 
 
 def laid_out(module, x):
@@ -93,12 +89,12 @@ def test_one_image_is_laid_out_and_put_back(kind, dtype, tolerance):
 
 
 @pytest.mark.parametrize('affine', [True, False])
-def test_norms_are_in_the_kernels_where_the_map_is_larger(affine, monkeypatch):
+def test_norms_are_in_the_kernels_where_the_map_is_larger(affine):
     module, x = network(affine=affine).double(), torch.randn(IMAGE, dtype=torch.float64)
     with torch.no_grad():
         with use_backend('reference'):
-            wanted, all_of_them = norms_called(module, x, monkeypatch)
-        actual, some = norms_called(module, x, monkeypatch)
+            wanted, all_of_them = norms_called(module, x)
+        actual, some = norms_called(module, x)
     assert all_of_them == 52 and 2 < some < 40
     assert_same(actual, wanted, 1e-12)
 
@@ -116,13 +112,38 @@ def test_called_as_a_conv_module_is(activate, norm):
 
 
 @pytest.mark.parametrize('of', ['bn', 'conv'])
-def test_hooks_are_called(of):
+@pytest.mark.parametrize('by', ['hook', 'forward', 'another module'])
+def test_whoever_listens_or_steps_in_is_called(of, by):
     module, seen = network(), []
     block = module.layer2[0].expand_conv
-    getattr(block, of).register_forward_hook(lambda _, inputs, output: seen.append(output))
+    part = getattr(block, of)
+
+    class Listening(torch.nn.Module):
+        def forward(self, x):
+            seen.append(x)
+            return part(x)
+
+    if by == 'hook':
+        part.register_forward_hook(lambda _, inputs, output: seen.append(output))
+    elif by == 'forward':
+        inner = part.forward
+        part.forward = lambda x: (seen.append(x), inner(x))[1]
+    else:
+        setattr(block, of, Listening())
     with torch.no_grad():
         module(torch.randn(IMAGE))
-    assert len(seen) == 1 and seen[0].shape[1] == block.conv.out_channels
+    assert len(seen) == 1
+
+
+def test_norms_reverted_from_several_processes():
+    module, x = network().double(), torch.randn(IMAGE, dtype=torch.float64)
+    with torch.no_grad():
+        wanted, calls = norms_called(module, x)
+        for convert in (torch.nn.SyncBatchNorm.convert_sync_batchnorm, revert_sync_batchnorm):
+            module = convert(module)
+            actual, again = norms_called(module, x)
+            assert_same(actual, wanted, 1e-12)
+            assert again == calls
 
 
 def test_statistics_move_in_training_and_strength_is_kept():

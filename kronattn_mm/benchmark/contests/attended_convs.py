@@ -4,13 +4,16 @@ Width 1.0, 224 x 224, backbone and neck, float32, inference: the networks as the
 with every batch norm folded (:func:`kronattn_mm.plugging.fused`). On a CPU with two threads or more
 the attended pointwise convolutions are matrix products, which take less time than
 torch's convolution; `static, by products` is the static network with its pointwise convolutions so,
-that is without that advantage. One image through dynamic convolutions is laid out in channels_last;
-`static, channels_last` is the static network whose images somebody lays out so. `static, and
-mixing` is the static network, and the kernels of the dynamic one mixed and nothing else: what
-reading four times the weights costs at the least. `static, and all reads` is the static network by
-products that also reads everything else that a dynamic convolution has to, by one operator each: it
-mixes the kernels, averages the inputs and multiplies the averages by the first layers of the
-branches. In the layout of the image it is what nobody gets below operator by operator.
+that is without that advantage. One image through dynamic convolutions is laid out in channels_last
+and has norms in the kernels; `static, channels_last` is the static network whose images somebody
+lays out so, and `static, channels_last, folded` that with its norms folded beforehand.
+
+`static, and mixing` is the static network, and the kernels of the dynamic one mixed and nothing
+else: what reading four times the weights costs at the least. `static, and all reads` is the static
+network by products that also reads everything else that a dynamic convolution has to, by one
+operator each: it mixes the kernels, averages the inputs and multiplies the averages by the first
+layers of the branches. In the layout of the image it is what nobody gets below operator by
+operator.
 """
 
 import copy
@@ -33,7 +36,7 @@ _CONFIG = (
 _STATIC, _SB, _SE, _DYNAMIC = 'static', 'SB', 'SE', 'DyConv'
 _PRODUCTS, _MIXING = 'static, by products', 'static, and mixing'
 _READS = 'static, and all reads'
-_LAST = 'static, channels_last'
+_LAST, _FOLDED = 'static, channels_last', 'static, channels_last, folded'
 _NAMES = {_STATIC: 'static', _SB: 'sb-3', _SE: 'se-3', _DYNAMIC: 'dyconv'}
 _SIDE = 224
 
@@ -115,15 +118,18 @@ def _enter(names: Sequence[str], batch: int, fold: bool, device: str) -> Entry:
         model = load_model(_CONFIG.format(of_file))[0].to(device).eval()
         models[name] = fused(model) if fold else model
     models[_PRODUCTS] = _by_products(models[_STATIC]).to(device).eval()
+    models[_LAST] = models[_MIXING] = models[_STATIC]
+    if _FOLDED in names:
+        models[_FOLDED] = fused(models[_STATIC])
     if _READS in names:
         models[_READS] = _with_reads(models[_PRODUCTS], models[_DYNAMIC])
     contestants = []
     for name in names:
         further = _mixing_alone(models[_DYNAMIC], batch) if name == _MIXING else None
-        model = models[_STATIC if name in (_MIXING, _LAST) else name]
-        images = x.contiguous(memory_format=torch.channels_last) if name == _LAST else x
-        run = _pass(model, images, further)
-        contestants.append(Contestant(name, run, (images, *model.parameters())))
+        laid_out = name in (_LAST, _FOLDED)
+        images = x.contiguous(memory_format=torch.channels_last) if laid_out else x
+        run = _pass(models[name], images, further)
+        contestants.append(Contestant(name, run, (images, *models[name].parameters())))
     return Entry(contestants)
 
 
@@ -154,7 +160,7 @@ ATTENDED_CONVS = (
         ),
     ),
     _contest(
-        (_STATIC, _PRODUCTS, _LAST, _MIXING, _READS, _SB, _SE, _DYNAMIC),
+        (_STATIC, _PRODUCTS, _LAST, _FOLDED, _MIXING, _READS, _SB, _SE, _DYNAMIC),
         1,
         (_bar('DynamicConv over static, batch 1', _DYNAMIC, _STATIC, 1.2, 1.1),),
     ),
