@@ -176,7 +176,11 @@ def run_contest(
     functions = {contestant.name: contestant.run for contestant in entry.contestants}
     if len(functions) != len(entry.contestants):
         raise ValueError(f'contestants need names of their own, got {list(functions)}')
-    before = {
+    if entry.needs is not None:
+        functions |= _rates(entry.needs, device)
+    # The clock comes first: what a profiler leaves in memory changes which memory is given back.
+    times = time_interleaved(functions, repetitions, device=device, progress=progress)
+    further = {
         contestant.name: dict(
             peak=peak_memory(contestant.run, device),
             calls=None if contestant.compiled else operator_calls(contestant.run, device),
@@ -186,10 +190,7 @@ def run_contest(
         )
         for contestant in entry.contestants
     }
-    if entry.needs is not None:
-        functions |= _rates(entry.needs, device)
-    times = time_interleaved(functions, repetitions, device=device, progress=progress)
-    figures = {name: Figures(time, **before.get(name, {})) for name, time in times.items()}
+    figures = {name: Figures(time, **further.get(name, {})) for name, time in times.items()}
     if entry.needs is not None:
         figures[FLOOR] = Figures(_floor(entry.needs, times))
     return figures
