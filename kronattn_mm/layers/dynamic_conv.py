@@ -29,9 +29,12 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..ops import mix_kernels, pointwise_convolution_by_image
-from ..ops.backend import backend
-from ..ops.checks import eager_on_cpu
-from ..ops.mixed_conv import blend_in_turn, mix_in_turn, pointwise_convolution_of_one
+from ..ops.mixed_conv import (
+    blend_in_turn,
+    mix_in_turn,
+    one_image_at_inference,
+    pointwise_convolution_of_one,
+)
 from .arguments import check_input, positive_int, positive_number
 from .attended_conv import Conv2d
 from .attention_branch import norm_factor_and_offset
@@ -151,7 +154,7 @@ class MixedConv:
             ValueError: If ``x`` is not ``(N, in_channels, H, W)``.
         """
         check_input(self, x)
-        if x.shape[0] != 1 or torch.is_grad_enabled() or backend() == 'reference':
+        if not one_image_at_inference(x, self._parameters.get('weight')):
             return None
         try:
             others = self._modules['attention']._modules['kernels']._modules.values()
@@ -159,7 +162,7 @@ class MixedConv:
             biased = self._parameters['bias'] is not None
         except KeyError:  # a parametrized one, which has to be computed
             return None
-        return None if biased or not eager_on_cpu(x, kernels[0]) else kernels
+        return None if biased else kernels
 
     def convolve_one_image(
         self, x: Tensor, kernels: list[Tensor], norm: _BatchNorm | None = None
@@ -175,7 +178,8 @@ class MixedConv:
         attention, offset = self._modules['attention'], self._parameters['offset']
         weight = attention.mix(attention.of_one_image(x), kernels)
         down = self.stride[0] * self.stride[1]
-        folds = norm is not None and x.shape[2] * x.shape[3] >= down * weight[0].numel()
+        map_size = x.shape[2] * x.shape[3] * self.out_channels
+        folds = norm is not None and map_size >= down * weight.numel()
         if folds:
             factor, start = norm_factor_and_offset(norm)
             weight.mul_(factor[:, None, None, None])

@@ -17,6 +17,21 @@ from .backend import backend
 from .checks import eager_on_cpu, needs_gradient
 
 
+def one_image_at_inference(x: Tensor, *weights: Tensor | None) -> bool:
+    """Say whether this is one image on a CPU, run eagerly and not differentiated.
+
+    Args:
+        x (Tensor): ``(N, C, H, W)``.
+        weights (Tensor): What it meets; None, for one that has to be computed first, says no.
+    """
+    return (
+        x.shape[0] == 1
+        and not torch.is_grad_enabled()
+        and backend() != 'reference'
+        and eager_on_cpu(x, *weights)
+    )
+
+
 def mix_kernels(coefficients: Tensor, kernels: Tensor | Sequence[Tensor]) -> Tensor:
     """Return sum_k coefficients[b, k] kernels[k].
 

@@ -26,8 +26,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..layers.dynamic_conv import MixedConv
 from ..layers.hooks import has_hooks
-from ..ops.backend import backend, tell
-from ..ops.checks import eager_on_cpu
+from ..ops.backend import tell
+from ..ops.mixed_conv import one_image_at_inference
 from .convs import Replacement
 
 # Where the forward pass comes from that convolves, normalises and activates, and does nothing else.
@@ -117,10 +117,7 @@ class ChannelsLast(StandIn):
         return (
             isinstance(x, Tensor)
             and x.dim() == 4
-            and x.shape[0] == 1
-            and not torch.is_grad_enabled()
-            and backend() != 'reference'
-            and eager_on_cpu(x)
+            and one_image_at_inference(x)
             and x.is_contiguous()
             and any(part.enabled for part in self.parts)
         )
