@@ -28,13 +28,11 @@ class _EfficientAttention(AttentionBlock):
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x + reprojection(attention(x))`` for ``x`` of shape ``(N, in_channels, *)``."""
         self._check_input(x)
-        by_triton = self._runs_in_triton(x)
-        if not by_triton and not self._regroups(x):
+        name, convs = backend(), self._convs()
+        by_triton = self._runs_in_triton(x, name, convs)
+        if not by_triton and not self._regroups(x, name, convs):
             return super().forward(x)
-        weights = [
-            tensor for conv in self._projections() for tensor in (conv.weight.flatten(1), conv.bias)
-        ]
-        arguments = x, Projections(*weights), self.num_heads, self.normalization
+        arguments = x, self._projections(convs), self.num_heads, self.normalization
         return block(*arguments, compute_dtype(x)) if by_triton else regrouped_attention(*arguments)
 
     def attend(self, query: Tensor, x: Tensor) -> Tensor:
@@ -57,16 +55,23 @@ class _EfficientAttention(AttentionBlock):
         maps = template_maps(self._split_heads(self.keys(x)), self.normalization)
         return maps.unflatten(-1, x.shape[2:])
 
-    def _projections(self) -> tuple[nn.Module, ...]:
+    def _convs(self) -> tuple[nn.Module, ...]:
         return self.keys, self.queries, self.values, self.reprojection
 
-    def _reads_weights(self) -> bool:
+    @staticmethod
+    def _projections(convs: tuple[nn.Module, ...]) -> Projections:
+        weights = []
+        for conv in convs:
+            weights += conv.weight.flatten(1), conv.bias
+        return Projections(*weights)
+
+    def _reads_weights(self, convs: tuple[nn.Module, ...]) -> bool:
         """Say whether a form may read the weights and call no child.
 
         What was put in the place of a child, and hooks on one, would be passed over.
         """
         plain = self._conv_types[self.spatial_dims]
-        for conv in self._projections():
+        for conv in convs:
             if (
                 type(conv) is not plain
                 or has_hooks(conv)
@@ -76,15 +81,14 @@ class _EfficientAttention(AttentionBlock):
                 return False
         return True
 
-    def _runs_in_triton(self, x: Tensor) -> bool:
+    def _runs_in_triton(self, x: Tensor, name: str, convs: tuple[nn.Module, ...]) -> bool:
         """Say whether Triton's kernels run; where they were asked for and cannot, raise."""
-        name = backend()
         if name not in ('auto', 'triton') or (name == 'auto' and x.device.type != 'cuda'):
             return False
-        if not self._reads_weights():
+        if not self._reads_weights(convs):
             reason = 'a projection has hooks, or another module is in its place'
         else:
-            dtypes = {conv.weight.dtype for conv in self._projections()}
+            dtypes = {conv.weight.dtype for conv in convs}
             sizes = self.key_channels, self.value_channels, self.num_heads
             reason = why_not(x, dtypes, *sizes, trial=name == 'auto')
         operator = f'{type(self).__name__} on {x.device.type}'
@@ -96,12 +100,11 @@ class _EfficientAttention(AttentionBlock):
             tell(operator, 'torch', reason)
         return reason is None
 
-    def _regroups(self, x: Tensor) -> bool:
+    def _regroups(self, x: Tensor, name: str, convs: tuple[nn.Module, ...]) -> bool:
         """Say whether the regrouped form applies and pays for an input like ``x``."""
-        name = backend()
-        if name == 'reference' or not may_regroup(x) or not self._reads_weights():
+        if name == 'reference' or not may_regroup(x) or not self._reads_weights(convs):
             return False
-        if self.keys.weight.dtype != x.dtype:
+        if convs[0].weight.dtype != x.dtype:
             return False
         positions, channels = x.shape[2:].numel(), (self.key_channels, self.value_channels)
         return name == 'torch' or regrouping_pays(

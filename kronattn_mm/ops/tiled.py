@@ -39,7 +39,7 @@ def tiled_attention(
     setting = Setting(num_heads, normalization == 'softmax', _division(x, tile))
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *projections)):
         return _Block.apply(x, setting, *projections)
-    return forward(x, projections, setting)[0]
+    return forward(x, projections, setting, training=False)[0]
 
 
 def _division(x: Tensor, tile: int | None) -> Tiles:
@@ -54,7 +54,7 @@ def _division(x: Tensor, tile: int | None) -> Tiles:
 class _Block(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, setting: Setting, *weights: Tensor) -> Tensor:
-        out, gathered = forward(x, Projections(*weights), setting)
+        out, gathered = forward(x, Projections(*weights), setting, training=True)
         ctx.save_for_backward(x, *gathered, *weights)
         ctx.setting = setting
         return out

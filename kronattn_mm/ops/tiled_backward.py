@@ -55,7 +55,10 @@ def backward(
     inputs = split_heads(gathered.inputs, 2, heads)
     d_inputs = split_heads(projections.values, 0, heads).transpose(-2, -1) @ d_context
     d_inputs = join_heads(d_inputs, 2)
-    sums = gathered.sums.unflatten(1, (heads, -1, 1))
+    if gathered.sums is None:
+        d_value_bias = d_context.sum(-1)
+    else:
+        d_value_bias = d_context @ gathered.sums.unflatten(1, (heads, -1, 1))
     if setting.softmax:
         # A constant in the gradient of a map, which the bias of the values gives, cancels.
         offset = (gathered.inputs * d_inputs).sum(1).neg_()
@@ -71,7 +74,7 @@ def backward(
         d_queries,
         d_query_bias,
         join_heads((d_context @ inputs.transpose(-2, -1)).sum(0), 0),
-        (d_context @ sums).sum(0).flatten(),
+        d_value_bias.sum(0).flatten(),
         join_heads((d_heads @ context.transpose(-2, -1)).sum(0), 1),
         d_reprojection_bias,
     )
@@ -87,9 +90,9 @@ def _backward_of_queries(
     d_mixing = tiles.sums(mixing, *mixing.shape[1:])
     d_bias = mixing.new_empty(tiles.images * tiles.of_image, keys)
     d_weights = mixing.new_zeros(tiles.most, *projections.queries.shape)
-    for group in tiles.groups():
-        part, dy = group.of(maps.x), group.of(maps.dy)
-        query = queries_of(group, part, projections, setting, scratch)
+    for group, part in tiles.parts(maps.x):
+        dy = group.of(maps.dy)
+        query = queries_of(group, part, projections, setting, scratch[0])
         group.of_sums(d_mixing).baddbmm_(dy, query.transpose(1, 2))
         d_query = group.part(scratch[1])
         torch.bmm(group.of_images(mixing).transpose(1, 2), dy, out=d_query)
@@ -134,8 +137,8 @@ def _backward_of_keys(
     back = torch.cat([weights, d_inputs], 2)
     of_keys = -gathered.log_sums if setting.softmax else projections.key_bias.expand_as(offset)
     start = torch.cat([offset, of_keys], 1).mul_(factor)[:, :, None]
-    for group in tiles.groups(backwards=True):
-        part, both = group.of(maps.x), group.part(scratch)
+    for group, part in reversed(tiles.parts(maps.x)):
+        both = group.part(scratch)
         torch.baddbmm(group.of_images(start), group.of_images(of_rows), part, out=both)
         d_key, weight = both[:, :keys], both[:, keys:]
         if setting.softmax:

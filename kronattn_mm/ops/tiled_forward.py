@@ -6,7 +6,6 @@ So the tiles depend on each other only through a few numbers, and once l is know
 needs the others.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -29,19 +28,22 @@ class Gathered(NamedTuple):
     """What the keys gather, and what the backward pass forms their maps from."""
 
     inputs: Tensor  # A, (N, d, d_k)
-    sums: Tensor  # s, (N, d_k): sums of the key maps
-    log_sums: Tensor  # l, (N, d_k): under softmax the key maps are exp(K - l)
+    # s, (N, d_k): sums of the key maps; None under softmax, where they are one
+    sums: Tensor | None = None
+    # l, (N, d_k): under softmax the key maps are exp(K - l); None where no backward pass follows
+    log_sums: Tensor | None = None
 
 
-def forward(x: Tensor, projections: Projections, setting: Setting) -> tuple[Tensor, Gathered]:
-    """Return the block's output, and what its backward pass needs beside ``x``."""
+def forward(
+    x: Tensor, projections: Projections, setting: Setting, training: bool
+) -> tuple[Tensor, Gathered]:
+    """Return the block's output, and what its backward pass needs beside ``x`` if one follows."""
     out = empty_map(x)
-    tokens, result = as_tokens(x), as_tokens(out)
-    scratch = setting.tiles.scratch(x, 2, len(projections.keys))
-    gathered = _gather(tokens, projections, setting, scratch)
+    result, parts = as_tokens(out), setting.tiles.parts(as_tokens(x))
+    (scratch,) = setting.tiles.scratch(x, 1, len(projections.keys))
+    gathered = _gather(parts, projections, setting, scratch, training)
     mixing = mixing_of(gathered, projections, setting)
-    for group in setting.tiles.groups(backwards=True):
-        part = group.of(tokens)
+    for group, part in reversed(parts):
         query = queries_of(group, part, projections, setting, scratch)
         torch.baddbmm(part, group.of_images(mixing), query, out=group.of(result))
     if not setting.softmax:
@@ -50,64 +52,48 @@ def forward(x: Tensor, projections: Projections, setting: Setting) -> tuple[Tens
 
 
 def _gather(
-    tokens: Tensor, projections: Projections, setting: Setting, scratch: Sequence[Tensor]
+    parts: list[tuple[Group, Tensor]],
+    projections: Projections,
+    setting: Setting,
+    scratch: Tensor,
+    training: bool,
 ) -> Gathered:
-    tiles, keys = setting.tiles, len(projections.keys)
+    tiles, (keys, channels) = setting.tiles, projections.keys.shape
     number = tiles.images * tiles.of_image
-    inputs, sums = tokens.new_empty(number, tokens.shape[1], keys), tokens.new_empty(number, keys)
-    for group in tiles.groups():
-        part = group.of(tokens)
-        weight = _keys_of(group, part, projections, setting, scratch)
+    inputs, sums = scratch.new_empty(number, channels, keys), scratch.new_empty(number, keys)
+    for group, part in parts:
+        key, weights = group.part(scratch), projections.keys.expand(group.count, -1, -1)
         if setting.softmax:
+            torch.bmm(weights, part, out=key)
             # The largest weight is exp(largest key - log-sum-exp).
-            largest = group.part(scratch[0]).amax(2)
-            torch.sub(largest, weight.amax(2).log_(), out=group.of_tiles(sums))
+            largest = key.amax(2)
+            torch.softmax(key, 2, out=key)
+            torch.sub(largest, key.amax(2).log_(), out=group.of_tiles(sums))
         else:
-            torch.sum(weight, 2, out=group.of_tiles(sums))
-        torch.bmm(part, weight.transpose(1, 2), out=group.of_tiles(inputs))
+            torch.baddbmm(projections.key_bias[:, None], weights, part, out=key)
+            torch.sum(key, 2, out=group.of_tiles(sums))
+        torch.bmm(part, key.transpose(1, 2), out=group.of_tiles(inputs))
 
     sums = sums.view(tiles.images, tiles.of_image, keys)
-    inputs = inputs.view(tiles.images, tiles.of_image, tokens.shape[1], keys)
+    inputs = inputs.view(tiles.images, tiles.of_image, channels, keys)
     if setting.softmax:
         # Of the tiles' own maps, each with its share in the softmax over all positions.
         gathered = inputs.mul_(sums.softmax(1)[:, :, None]).sum(1)
-        return Gathered(gathered, tokens.new_ones(tiles.images, keys), sums.logsumexp(1))
+        return Gathered(gathered, log_sums=sums.logsumexp(1) if training else None)
     # Both factors 1/sqrt(n) stand here, so that the numbers are averages.
-    sums = sums.sum(1).div_(tiles.positions)
-    return Gathered(inputs.sum(1).div_(tiles.positions), sums, torch.zeros_like(sums))
-
-
-def _keys_of(
-    group: Group,
-    part: Tensor,
-    projections: Projections,
-    setting: Setting,
-    scratch: Sequence[Tensor],
-) -> Tensor:
-    """Return the tiles' own key maps, ``(count, d_k, length)``; under softmax, keys in the first.
-
-    Under scaling they have no factor here.
-    """
-    key, weights = group.part(scratch[0]), projections.keys.expand(group.count, -1, -1)
-    if setting.softmax:
-        torch.bmm(weights, part, out=key)
-        return torch.softmax(key, 2, out=group.part(scratch[1]))
-    return torch.baddbmm(projections.key_bias[:, None], weights, part, out=key)
+    averages = inputs.sum(1).div_(tiles.positions)
+    return Gathered(averages, sums=sums.sum(1).div_(tiles.positions))
 
 
 def queries_of(
-    group: Group,
-    part: Tensor,
-    projections: Projections,
-    setting: Setting,
-    scratch: Sequence[Tensor],
+    group: Group, part: Tensor, projections: Projections, setting: Setting, scratch: Tensor
 ) -> Tensor:
-    """Return the tiles' normalised queries, ``(count, d_k, length)``, in the first of ``scratch``.
+    """Return the tiles' normalised queries, ``(count, d_k, length)``, in ``scratch``.
 
     Under scaling they have no factor here.
     """
     weights = projections.queries.expand(group.count, -1, -1)
-    query = group.part(scratch[0])
+    query = group.part(scratch)
     torch.baddbmm(projections.query_bias[:, None], weights, part, out=query)
     if setting.softmax:
         of_heads = query.unflatten(1, (setting.num_heads, -1))
@@ -118,7 +104,7 @@ def queries_of(
 def mixing_of(gathered: Gathered, projections: Projections, setting: Setting) -> Tensor:
     """Return M, ``(N, d, d_k)``, under softmax with the reprojection's bias in it."""
     if setting.softmax and setting.num_heads == 1:
-        # The sums of the maps are one: each bias is what a product begins with.
+        # What each map adds up to is one: its bias is what a product begins with.
         images = len(gathered.inputs)
         values = projections.values.expand(images, -1, -1)
         context = torch.baddbmm(projections.value_bias[:, None], values, gathered.inputs)
@@ -136,8 +122,10 @@ def context_of(gathered: Gathered, projections: Projections, setting: Setting) -
     heads = setting.num_heads
     values = split_heads(projections.values, 0, heads)
     context = values @ split_heads(gathered.inputs, 2, heads)
-    sums = gathered.sums.unflatten(1, (heads, 1, -1))
-    return context.add_(projections.value_bias.view(heads, -1, 1) * sums)
+    bias = projections.value_bias.view(heads, -1, 1)
+    if gathered.sums is not None:
+        bias = bias * gathered.sums.unflatten(1, (heads, 1, -1))
+    return context.add_(bias)
 
 
 def as_tokens(x: Tensor) -> Tensor:
@@ -148,8 +136,9 @@ def as_tokens(x: Tensor) -> Tensor:
 def empty_map(x: Tensor) -> Tensor:
     """Return memory for a map like ``x``, channels_last if it is, that :func:`as_tokens` views."""
     out = torch.empty_like(x)
-    try:
-        out.view(*x.shape[:2], -1)
-    except RuntimeError:  # height and width change places in memory
-        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if not out.is_contiguous():
+        try:
+            out.view(*x.shape[:2], -1)
+        except RuntimeError:  # height and width change places in memory
+            out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     return in_large_pages(out)

@@ -5,8 +5,8 @@ ones: on two cores that is up to a third faster than sharing out each product, a
 written it finds in its own cache. Where a map has few positions a tile is a whole image.
 """
 
+import functools
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from torch import Tensor
@@ -104,29 +104,19 @@ class Tiles(NamedTuple):
         """Tiles of one image."""
         return -(-self.positions // self.length)
 
-    def groups(self, backwards: bool = False) -> Iterator[Group]:
-        """Yield the tiles in groups, in the order of their numbers.
+    def parts(self, tokens: Tensor) -> list[tuple[Group, Tensor]]:
+        """Return the tiles in groups, in the order of their numbers, and those of a map.
+
+        In a second pass over a map they are best taken in the opposite order: what the first read
+        last is still in the cache.
 
         Args:
-            backwards (bool): In the opposite order, for a second pass over a map: what the first
-                read last is still in the cache. Defaults to False.
+            tokens (Tensor): ``(N, C, n)``.
+
+        Returns:
+            list[tuple[Group, Tensor]]: Groups and :meth:`Group.of` them.
         """
-        if backwards:
-            yield from reversed(tuple(self.groups()))
-            return
-        if self.length >= self.positions:
-            for image in range(0, self.images, self.together):
-                count = min(self.together, self.images - image)
-                yield Group(image, image, 0, count, self.positions, True)
-            return
-        full, rest = divmod(self.positions, self.length)
-        for image in range(self.images):
-            first = image * self.of_image
-            for tile in range(0, full, self.together):
-                count = min(self.together, full - tile)
-                yield Group(first + tile, image, tile * self.length, count, self.length, False)
-            if rest:
-                yield Group(first + full, image, full * self.length, 1, rest, False)
+        return [(group, group.of(tokens)) for group in groups_of(self)]
 
     @property
     def most(self) -> int:
@@ -148,6 +138,28 @@ class Tiles(NamedTuple):
         return like.new_zeros(self.images, 1 if self.of_image == 1 else self.most, *shape)
 
 
+@functools.lru_cache(maxsize=256)
+def groups_of(tiles: Tiles) -> tuple[Group, ...]:
+    """Return the tiles in groups, in the order of their numbers."""
+    groups = []
+    if tiles.length >= tiles.positions:
+        for image in range(0, tiles.images, tiles.together):
+            count = min(tiles.together, tiles.images - image)
+            groups.append(Group(image, image, 0, count, tiles.positions, True))
+        return tuple(groups)
+    full, rest = divmod(tiles.positions, tiles.length)
+    for image in range(tiles.images):
+        first = image * tiles.of_image
+        for tile in range(0, full, tiles.together):
+            count = min(tiles.together, full - tile)
+            start = tile * tiles.length
+            groups.append(Group(first + tile, image, start, count, tiles.length, False))
+        if rest:
+            groups.append(Group(first + full, image, full * tiles.length, 1, rest, False))
+    return tuple(groups)
+
+
+@functools.lru_cache(maxsize=256)
 def divide(images: int, positions: int, threads: int) -> Tiles:
     """Divide a batch into tiles of about one size.
 

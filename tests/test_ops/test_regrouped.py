@@ -138,8 +138,7 @@ def test_tiles_are_a_partition(images, positions, threads, length):
         return  # so many that it takes long
     seen = torch.zeros(images, 1, positions, dtype=torch.int16)
     numbers = []
-    for group in tiles.groups():
-        part = group.of(seen)
+    for group, part in tiles.parts(seen):
         assert part.shape == (group.count, 1, group.length)
         part += 1
         numbers += range(group.first, group.first + group.count)
@@ -147,7 +146,6 @@ def test_tiles_are_a_partition(images, positions, threads, length):
             assert group.part(scratch).shape == (group.count, 3, group.length)
     assert (seen == 1).all()
     assert numbers == list(range(images * tiles.of_image))
-    assert [*tiles.groups(backwards=True)] == [*tiles.groups()][::-1]
 
 
 @pytest.mark.parametrize('normalization', ['softmax', 'scaling'])

@@ -8,7 +8,6 @@ pyramid for pictures of 448 x 640, 896 x 1280 and 1792 x 2560 at stride 8, and s
 import torch
 
 from ...layers import EfficientAttention2d
-from ...ops.projections import Projections
 from ...ops.whole_map import whole_map_attention
 from ..contest import FLOOR, Bar, Contest, Contestant, Entry
 from ..rivals import OURS, build_layer, enter_layer, pass_of
@@ -87,12 +86,7 @@ def _keeping_maps(layer: EfficientAttention2d, x: torch.Tensor) -> Contestant:
     """The same grouping on the whole map, differentiated by autograd, which keeps the maps."""
 
     def attend(x: torch.Tensor) -> torch.Tensor:
-        weights = (
-            tensor
-            for conv in layer._projections()
-            for tensor in (conv.weight.flatten(1), conv.bias)
-        )
-        projections = Projections(*weights)
+        projections = layer._projections(layer._convs())
         return whole_map_attention(x, projections, layer.num_heads, layer.normalization, 'inputs')
 
     run = pass_of(attend, x, training=True, weights=layer)
