@@ -155,6 +155,14 @@ class Cleared:
     limit: float | None = None
     processes: tuple[float, float] | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether some of the processes reach ``must`` and others do not."""
+        if self.processes is None:
+            return False
+        smallest, largest = self.processes
+        return smallest < self.bar.must < largest
+
 
 def run_contest(
     entry: Entry,

@@ -24,7 +24,7 @@ os.environ.setdefault('KINETO_LOG_LEVEL', '99')
 import torch
 
 from ..benchmark import CONTESTS, PAPER_TABLES, keep_freed_memory, return_freed_memory
-from ..benchmark.page import PageError
+from ..benchmark.page import MORE, PageError
 from ..benchmark.rivals import RIVALS
 from ..cost.command_line import ConfigOptions, Parser, positive_integer
 from ..cost.config import ConfigError
@@ -39,7 +39,7 @@ EXAMPLE = """kronattn bench --layer EfficientAttention2d --maps 14x20 56x80 --th
 _OPTIONS = {
     'layer': ('set', 'channels', 'maps', 'against', 'batch', 'dtype', 'training', 'png'),
     'model': ('shape', 'batch', 'training'),
-    'contests': ('page', 'processes'),
+    'contests': ('page', 'processes', 'resume'),
     'paper_table': ('sizes', 'png'),
 }
 _MEMORY = {'usual': lambda: None, 'kept': keep_freed_memory, 'returned': return_freed_memory}
@@ -121,7 +121,13 @@ def parse_arguments(
         type=positive_integer,
         metavar='N',
         help='for --page, processes that measure with the usual allocator, of which the median is '
-        f'taken (default: {bench_runs.PROCESSES})',
+        f'taken; {MORE} times as many where their ratios lie on both sides of a bar (default: '
+        f'{bench_runs.PROCESSES})',
+    )
+    contests.add_argument(
+        '--resume',
+        action='store_true',
+        help='for --page, take up what a run that ended early had measured',
     )
     table = parser.add_argument_group('with --paper-table')
     table.add_argument(
@@ -218,8 +224,9 @@ def check_options(parser: Parser, arguments: argparse.Namespace) -> None:
             parser.error('--page takes all contests, all ways of the allocator, and writes JSON')
         if arguments.device != 'cpu':
             parser.error('--page compares ways of the CPU allocator and goes with --device cpu')
-    elif arguments.processes:
-        parser.error('--processes goes with --page')
+    for name in ('processes', 'resume'):
+        if getattr(arguments, name) and not arguments.page:
+            parser.error(f'--{name} goes with --page')
     for key in arguments.contests or ():
         known = [contest.key for contest in CONTESTS]
         if not any(name.startswith(key) for name in known):

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from ..benchmark import CONTESTS, PAPER_TABLES, compare
 from ..benchmark.contest import judge, run_contest, turns
 from ..benchmark.models import compare_models, models_dict, models_text, with_and_without
-from ..benchmark.page import check_page, measure_in_processes, write_page
+from ..benchmark.page import check_folder, check_page, folder_of, measure_in_processes, write_page
 from ..benchmark.results import Result, bars_text, results_data, results_text
 from ..benchmark.rivals import build_layer, default_rivals, enter_layer
 from ..benchmark.text import comparison_dict, comparison_text, machine, machine_text
@@ -105,9 +105,11 @@ def contests(arguments: argparse.Namespace) -> int:
 def page(arguments: argparse.Namespace) -> int:
     """Measure all contests with both ways of the allocator and write the page."""
     check_page(arguments.page)
+    check_folder(arguments.page, arguments.resume)
     options = ['--repetitions', str(arguments.repetitions)]
     options += ['--threads', str(arguments.threads or torch.get_num_threads())]
-    measured = measure_in_processes(CONTESTS, options, arguments.processes or PROCESSES)
+    processes = arguments.processes or PROCESSES
+    measured = measure_in_processes(CONTESTS, options, processes, folder_of(arguments.page))
     for path in write_page(arguments.page, measured):
         print(f'wrote {path}', file=sys.stderr)
     return 0

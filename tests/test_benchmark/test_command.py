@@ -9,12 +9,15 @@ from analysis_tool import call_tool
 from PIL import Image
 
 from kronattn_mm.benchmark import Bar, Contest, Contestant, Entry, judge, run_contest
+from kronattn_mm.benchmark.contest import Figures
 from kronattn_mm.benchmark.contests import CONTESTS
+from kronattn_mm.benchmark.measure import Time
 from kronattn_mm.benchmark.page import (
     BEGIN,
     END,
     PageError,
     check_page,
+    folder_of,
     measure_in_processes,
     write_page,
 )
@@ -103,6 +106,7 @@ def test_contests_by_the_beginning_of_their_names(capfd, contests, tmp_path):
         (['--contests', '--page', 'nowhere.md'], 'nowhere.md cannot be read'),
         (['--model', 'a.py', '--page', 'p.md'], '--page goes with --contests'),
         (['--contests', '--processes', '2'], '--processes goes with --page'),
+        (['--contests', '--resume'], '--resume goes with --page'),
     ],
 )
 def test_mistakes_end_in_one_line(capfd, contests, argv, message):
@@ -125,7 +129,9 @@ def test_the_page_keeps_its_own_words(tmp_path):
     page.write_text(f'# Mine\n\nbefore\n\n{BEGIN}\nold figures\n{END}\n\nafter\n')
     default = measured()
     runs = dict(usual=[default, measured(), measured()], kept=[measured()], returned=[measured()])
+    folder_of(page).mkdir()
     written = write_page(page, runs)
+    assert not folder_of(page).exists()
     assert [path.name for path in written] == [
         'performance.md',
         'performance.png',
@@ -142,6 +148,13 @@ def test_the_page_keeps_its_own_words(tmp_path):
         assert image.width > 800
     write_page(page, dict(usual=[default], kept=[], returned=[]))
     assert page.read_text().count(BEGIN) == 1
+    assert '1 process(es) for each contest, of which' in page.read_text()
+    some = {**default, 'contests': default['contests'][:1]}
+    write_page(page, dict(usual=[default, default, some, some, some], kept=[], returned=[]))
+    assert (
+        '2 process(es) for each contest (5 for the 1 of 2 contests whose ratios lay on both sides '
+        'of a bar in the first 2), of which'
+    ) in page.read_text()
 
 
 def test_the_page_by_its_command(tmp_path, capfd, monkeypatch):
@@ -157,16 +170,25 @@ def test_the_page_by_its_command(tmp_path, capfd, monkeypatch):
     argv = ['--contests', '--threads', '1', '--processes', '2', '--page', str(page)]
     code, _, err = call_tool(bench, capfd, *argv)
     assert code == 0 and f'wrote {page}' in err
-    ((_, options, processes),) = asked
+    ((_, options, processes, folder),) = asked
     assert options == ['--repetitions', '15', '--threads', '1'] and processes == 2
     assert '2 process(es)' in page.read_text()
+    # A run that ended early is either taken up or deleted.
+    code, _, err = call_tool(bench, capfd, '--contests', '--resume', '--page', str(page))
+    assert code == 2 and f'there is nothing to resume: {folder} does not exist' in err
+    folder.mkdir()
+    code, _, err = call_tool(bench, capfd, '--contests', '--page', str(page))
+    assert code == 2 and f'{folder} has what a run that ended early had measured' in err
+    code, _, err = call_tool(bench, capfd, *argv, '--resume')
+    assert code == 0 and not folder.exists() and len(asked) == 2
 
 
-def test_each_contest_in_a_process_of_its_own():
+def test_each_contest_in_a_process_of_its_own(tmp_path):
     keys = ('ea-small-forward-7x7', 'ea-small-forward-10x10')
     first, second = (contest for contest in CONTESTS if contest.key in keys)
     contests = [first, dataclasses.replace(second, all_allocators=False)]
-    measured = measure_in_processes(contests, ['--repetitions', '1', '--threads', '1'], 1)
+    options = ['--repetitions', '1', '--threads', '1']
+    measured = measure_in_processes(contests, options, 1, tmp_path)
     titles = {
         memory: [[contest['title'] for contest in run['contests']] for run in runs]
         for memory, runs in measured.items()
@@ -174,8 +196,53 @@ def test_each_contest_in_a_process_of_its_own():
     both, one = [first.title, second.title], [first.title]
     assert titles == dict(usual=[both], kept=[one], returned=[one])
     assert [runs[0]['settings']['memory'] for runs in measured.values()] == list(measured)
-    with pytest.raises(PageError, match='measures ea-gone ended with exit code 2'):
-        measure_in_processes([dataclasses.replace(first, key='ea-gone')], [], 1)
+    files = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    assert set(files) == {*(f'0-{key}.json' for key in keys), 'kept.json', 'returned.json'}
+    # What is there is not measured again, and does not go with what was measured differently.
+    assert measure_in_processes(contests, options, 1, tmp_path) == measured
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == files
+    (tmp_path / f'0-{keys[1]}.json').write_text(files[f'0-{keys[1]}.json'].replace('1', '2'))
+    with pytest.raises(PageError, match='measured with different settings: '):
+        measure_in_processes(contests, options, 1, tmp_path)
+
+
+def test_a_process_that_fails(tmp_path):
+    (contest,) = (contest for contest in CONTESTS if contest.key == 'ea-small-forward-7x7')
+    gone, folder = dataclasses.replace(contest, key='ea-gone'), tmp_path / 'measured'
+    with pytest.raises(PageError, match='measures ea-gone ended with exit code 2$'):
+        measure_in_processes([gone], [], 1, folder)
+    assert not folder.exists(), 'nothing was measured that could be taken up'
+    options = ['--repetitions', '1', '--threads', '1']
+    with pytest.raises(PageError, match=r'what others measured is in .*measured \(--resume\)'):
+        measure_in_processes([contest, gone], options, 1, folder)
+    assert [file.name for file in folder.iterdir()] == ['0-ea-small-forward-7x7.json']
+
+
+def test_more_processes_where_the_ratios_lie_on_both_sides_of_a_bar(tmp_path, monkeypatch):
+    contests = [
+        dataclasses.replace(contest, bars=(Bar('two over one', 'two', 'one', 2, 3),))
+        for contest in SMALL
+    ]
+    ratios = {contests[0].key: [1.5, 2.5], contests[1].key: [2.5, 3.5]}
+
+    def measure(process, keys, memory, name):
+        asked.append(name)
+        wall = ratios[keys[0]][len(asked) // 2 % 2]
+        of_name = {
+            name: Figures(Time(wall, wall, wall, (wall, wall)))
+            for name, wall in (('one', 1), ('two', wall))
+        }
+        (contest,) = (contest for contest in contests if contest.key == keys[0])
+        result = Result(contest.title, of_name, judge(contest, of_name))
+        return json.loads(json.dumps(dict(settings={}, contests=results_data([result]))))
+
+    asked = []
+    monkeypatch.setattr('kronattn_mm.benchmark.page._Process.measure', measure)
+    first, second = (contest.key for contest in contests)
+    measured = measure_in_processes(contests, [], 3, tmp_path)
+    assert [len(run['contests']) for run in measured['usual']] == [2, 2, 2, 1, 1, 1, 1, 1, 1]
+    assert asked[:6] == [f'{n}-{key}' for n in range(3) for key in (first, second)]
+    assert asked[6:] == [*(f'{n}-{first}' for n in range(3, 9)), 'kept', 'returned']
 
 
 @pytest.mark.parametrize('text', ['', BEGIN, f'{END}\n{BEGIN}', f'{BEGIN}{BEGIN}{END}'])
