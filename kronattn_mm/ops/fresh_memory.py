@@ -4,6 +4,10 @@ Linux hands out the memory of a large block page by page, while it is first writ
 of 4 KB that takes several times as long as the writing itself. Asked to (``madvise``), it hands out
 2 MB at a time. numpy asks for all its large arrays; torch does not. It changes no result: where
 the system has no large pages, or none left, the small ones come as before.
+
+It pays where one call soon follows the other. A virtual machine may give free large pages back to
+its host within seconds, and getting one again then takes longer than many small ones. So efficient
+attention, whose training steps have seconds between them, does not ask in training.
 """
 
 import ctypes

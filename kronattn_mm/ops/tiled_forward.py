@@ -39,6 +39,8 @@ def forward(
 ) -> tuple[Tensor, Gathered]:
     """Return the block's output, and what its backward pass needs beside ``x`` if one follows."""
     out = empty_map(x)
+    if not training:  # see there why
+        in_large_pages(out)
     result, parts = as_tokens(out), setting.tiles.parts(as_tokens(x))
     (scratch,) = setting.tiles.scratch(x, 1, len(projections.keys))
     gathered = _gather(parts, projections, setting, scratch, training)
@@ -141,4 +143,4 @@ def empty_map(x: Tensor) -> Tensor:
             out.view(*x.shape[:2], -1)
         except RuntimeError:  # height and width change places in memory
             out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return in_large_pages(out)
+    return out

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kronattn_mm.layers import EfficientAttention2d
 from kronattn_mm.ops import fresh_memory
 from kronattn_mm.ops.fresh_memory import SMALLEST, in_large_pages
 
@@ -40,6 +41,16 @@ def test_nothing_is_asked_for_what_is_small_or_elsewhere(asked, monkeypatch):
     monkeypatch.setattr(fresh_memory, '_LARGE_PAGES', None)  # another system
     in_large_pages(torch.empty(SMALLEST))
     assert not asked
+
+
+@pytest.mark.skipif(not hasattr(mmap, 'MADV_HUGEPAGE'), reason='large pages are asked of Linux')
+def test_efficient_attention_asks_at_inference(asked):
+    layer, x = EfficientAttention2d(256, 16, 16, zero_init=False), torch.randn(1, 256, 128, 129)
+    with torch.no_grad():
+        layer(x)
+    assert len(asked) == 1
+    layer(x.requires_grad_()).sum().backward()
+    assert len(asked) == 1, 'nor in its backward pass'
 
 
 @pytest.mark.skipif(not LARGE_PAGES.exists(), reason='no Linux with transparent large pages')
