@@ -5,6 +5,7 @@ how many multiply-accumulates the work needs, the rates of the machine are measu
 turns, and the floor is the time below which nothing on this machine can get.
 """
 
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -86,6 +87,8 @@ class Bar:
         aim: What the best known would reach.
         at_least: The ratio has to be at least the bar (a gain); otherwise at most (a cost).
         figure: ``'time'``, ``'kept'`` (bytes for the backward pass) or ``'peak'`` (bytes).
+        fresh: Name of a contestant whose memory has to come anew in each call. Of several processes
+            those in which the allocator happens to keep it are held apart.
     """
 
     what: str
@@ -95,6 +98,7 @@ class Bar:
     aim: float
     at_least: bool = True
     figure: str = 'time'
+    fresh: str | None = None
 
 
 @dataclass(frozen=True)
@@ -145,23 +149,26 @@ class Cleared:
         verdict: ``'aim'``, ``'must'`` or ``'missed'``: the highest that was reached.
         limit: The gain that a form as fast as the floor would have, or the cost of one; None
             without a floor.
-        processes: Smallest and largest of the ratios of several processes, where ``value`` is their
-            median; None of one process.
+        kept: The allocator kept what ``bar.fresh`` frees: less than half of the memory that this
+            has in use came anew.
+        processes: Ratios of several processes from small to large, where ``value`` is their median;
+            None of one process.
+        when_kept: Ratios of the processes that were held apart, from small to large.
     """
 
     bar: Bar
     value: float
     verdict: str
     limit: float | None = None
-    processes: tuple[float, float] | None = None
+    kept: bool = False
+    processes: tuple[float, ...] | None = None
+    when_kept: tuple[float, ...] = ()
 
     @property
     def is_open(self) -> bool:
         """Whether some of the processes reach ``must`` and others do not."""
-        if self.processes is None:
-            return False
-        smallest, largest = self.processes
-        return smallest < self.bar.must < largest
+        ratios = (*(self.processes or (self.value,)), *self.when_kept)
+        return min(ratios) < self.bar.must < max(ratios)
 
 
 def run_contest(
@@ -223,20 +230,35 @@ def judge(contest: Contest, figures: Mapping[str, Figures]) -> list[Cleared]:
         if bar.figure == 'time' and FLOOR in figures and FLOOR != bar.denominator:
             floor = figures[FLOOR].time.wall
             limit = above / floor if bar.at_least else floor / below
-        judged.append(Cleared(bar, value, reached[0] if reached else 'missed', limit))
+        kept = bar.fresh is not None and _keeps(figures[bar.fresh])
+        judged.append(Cleared(bar, value, reached[0] if reached else 'missed', limit, kept))
     return judged
+
+
+def _keeps(figures: Figures) -> bool:
+    """Say whether the allocator keeps what a contestant frees."""
+    if figures.time.faults is None or figures.peak is None:
+        return False
+    return figures.time.faults * mmap.PAGESIZE < figures.peak / 2
 
 
 def median_of_processes(runs: Sequence[Cleared]) -> Cleared:
     """Return the median of one bar's ratios, and of two in the middle the worse.
+
+    Processes in which the allocator kept what it should not are held apart, if there are others.
 
     Args:
         runs (Sequence[Cleared]): The same bar, measured in several processes.
     """
     # From the best to the worst.
     ordered = sorted(runs, key=attrgetter('value'), reverse=runs[0].bar.at_least)
-    values = [cleared.value for cleared in runs]
-    return replace(ordered[len(ordered) // 2], processes=(min(values), max(values)))
+    counted, apart = ([c for c in ordered if c.kept is kept] for kept in (False, True))
+    if not counted:
+        counted, apart = apart, []
+    processes, when_kept = (
+        tuple(sorted(cleared.value for cleared in of_state)) for of_state in (counted, apart)
+    )
+    return replace(counted[len(counted) // 2], processes=processes, when_kept=when_kept)
 
 
 def _figure(figures: Figures, name: str) -> float:

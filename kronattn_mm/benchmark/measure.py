@@ -7,6 +7,7 @@ programs take the cores.
 """
 
 import ctypes
+import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
 # From which size on glibc takes a block from the system by itself, before it has seen any freed.
 _FIRST_THRESHOLD = 128 << 10
+# Pages that are handed out are counted by Unix.
+_COUNTED = importlib.util.find_spec('resource') is not None
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,15 @@ class Time:
         cpu: Processor time of all threads; None on a GPU, where it says nothing.
         fastest: The shortest turn by the clock on the wall.
         quartiles: Between these lies half of the turns, by the clock on the wall.
+        faults: Pages of memory that the system handed out anew; None on a GPU, and where the
+            system does not say.
     """
 
     wall: float
     cpu: float | None
     fastest: float
     quartiles: tuple[float, float]
+    faults: float | None = None
 
 
 def time_interleaved(
@@ -72,30 +78,36 @@ def time_interleaved(
         function()
         wait()
         calls[name] = max(1, int(shortest / max(time.perf_counter() - start, 1e-7)))
-    turns: dict[str, list[tuple[float, float]]] = {name: [] for name in functions}
+    turns: dict[str, list[tuple[float, ...]]] = {name: [] for name in functions}
     for _ in range(repetitions):
         for name, function in functions.items():
-            wall, cpu = time.perf_counter(), time.process_time()
+            faults, wall, cpu = _page_faults(), time.perf_counter(), time.process_time()
             for _ in range(calls[name]):
                 function()
             wait()
-            turns[name].append(
-                (
-                    (time.perf_counter() - wall) / calls[name],
-                    (time.process_time() - cpu) / calls[name],
-                )
-            )
+            took = time.perf_counter() - wall, time.process_time() - cpu, _page_faults() - faults
+            turns[name].append(tuple(amount / calls[name] for amount in took))
             progress()
     on_cpu = torch.device(device).type == 'cpu'
     return {
         name: Time(
-            statistics.median(wall for wall, _ in values),
-            statistics.median(cpu for _, cpu in values) if on_cpu else None,
-            min(wall for wall, _ in values),
-            _quartiles([wall for wall, _ in values]),
+            statistics.median(wall for wall, *_ in values),
+            statistics.median(cpu for _, cpu, _ in values) if on_cpu else None,
+            min(wall for wall, *_ in values),
+            _quartiles([wall for wall, *_ in values]),
+            statistics.median(faults for *_, faults in values) if on_cpu and _COUNTED else None,
         )
         for name, values in turns.items()
     }
+
+
+def _page_faults() -> int:
+    """Return how many pages of memory this process was handed so far; 0 where nobody counts."""
+    if not _COUNTED:
+        return 0
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def _quartiles(values: list[float]) -> tuple[float, float]:

@@ -225,8 +225,8 @@ def _measured(
             '## The bars',
             f'{machine_text(settings)} in the first column of ratios, and kept and given back at '
             'once in the last two; medians of at least '
-            f'{settings["repetitions"]} turns, and in the first column of {contests}, of which the '
-            'smallest and the largest ratio stand beside it.',
+            f'{settings["repetitions"]} turns, and in the first column of {contests}, whose '
+            'number, smallest and largest ratio stand beside it.',
             f'Of {len(cleared)} bars {len(cleared) - missed} are cleared, {aims} of them to the '
             f'aim; {missed} {"is" if missed == 1 else "are"} missed.',
             bars_markdown(results),

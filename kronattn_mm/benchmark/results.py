@@ -17,6 +17,7 @@ _HEADER = (
     'peak\nbytes',
     'kept\nbytes',
     'operators',
+    'page\nfaults',
 )
 # What makes the rate of a machine out of a time: unit, and how much one call does.
 _RATES = {PRODUCT: ('GFLOP/s', 2 * 1024**3 / 1e9), EXPONENTIAL: ('G/s', (1 << 18) / 1e9)}
@@ -110,7 +111,8 @@ def bars_markdown(results: Mapping[str, Sequence[Result]]) -> str:
         [
             bar.what,
             f'{cleared.value:.3g}x',
-            _spread(cleared),
+            _spread(cleared.processes),
+            _spread(cleared.when_kept),
             _bar(cleared, 'must'),
             _bar(cleared, 'aim'),
             _limit(cleared),
@@ -122,8 +124,9 @@ def bars_markdown(results: Mapping[str, Sequence[Result]]) -> str:
         ]
         for bar, cleared in usual.items()
     ]
-    header = ['what', 'default allocator', 'in all processes', 'must', 'aim', 'at the floor']
-    return _markdown([*header, 'reached', 'all kept', 'all given back'], rows, left=1)
+    header = ['what', 'default allocator', 'in processes', 'in those where it keeps']
+    header += ['must', 'aim', 'at the floor', 'reached', 'all kept', 'all given back']
+    return _markdown(header, rows, left=1)
 
 
 def figures_markdown(results: Sequence[Result]) -> str:
@@ -160,7 +163,8 @@ def results_of_data(data: Sequence[Mapping[str, Any]]) -> list[Result]:
 
     def cleared(entry: Mapping[str, Any]) -> Cleared:
         processes = entry['processes'] and tuple(entry['processes'])
-        return Cleared(**{**entry, 'bar': Bar(**entry['bar']), 'processes': processes})
+        apart = dict(processes=processes, when_kept=tuple(entry['when_kept']))
+        return Cleared(**{**entry, 'bar': Bar(**entry['bar']), **apart})
 
     return [
         Result(
@@ -189,6 +193,7 @@ def _rows(result: Result) -> list[list[str]]:
                 _amount(figures.peak),
                 _amount(figures.kept),
                 _NONE if figures.calls is None else str(figures.calls),
+                _NONE if time.faults is None else f'{time.faults:.0f}',
             ]
         )
     return rows
@@ -206,11 +211,10 @@ def _bar(cleared: Cleared, name: str) -> str:
     return f'{sign} {getattr(cleared.bar, name):g}x'
 
 
-def _spread(cleared: Cleared) -> str:
-    if cleared.processes is None:
+def _spread(ratios: Sequence[float] | None) -> str:
+    if not ratios:
         return _NONE
-    smallest, largest = (f'{value:.3g}' for value in cleared.processes)
-    return f'{smallest} to {largest}x'
+    return f'{len(ratios)}: {ratios[0]:.3g} to {ratios[-1]:.3g}x'
 
 
 def _limit(cleared: Cleared) -> str:

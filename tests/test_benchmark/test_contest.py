@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import mmap
+import sys
 
 import pytest
 import torch
@@ -148,13 +150,48 @@ def test_the_median_of_processes(at_least, values, median, verdict):
     (result, other) = results_of_processes(runs)
     (cleared,) = result.cleared
     assert (cleared.value, cleared.verdict) == (median, verdict)
-    assert cleared.processes == (min(values), max(values))
+    assert cleared.processes == tuple(sorted(values)) and not cleared.when_kept
     assert result.figures['a'].time.wall == median, 'figures of the process that is shown'
     assert other == runs[0][1] or other.figures is runs[0][1].figures
     again = results_of_data(json.loads(json.dumps(results_data([result]))))
     assert again[0].cleared == [cleared]
-    spread = f'{min(values):.3g} to {max(values):.3g}x'
+    spread = f'{len(values)}: {min(values):.3g} to {max(values):.3g}x'
     assert spread in bars_markdown(dict(usual=[result], kept=[], returned=[]))
+
+
+def test_processes_in_which_the_allocator_keeps_are_held_apart():
+    bar = Bar('what', 'a', 'b', 2, 5, fresh='a')
+    contest = Contest('key', 'title', None, (bar,))
+
+    def judged(wall, pages):
+        time = Time(wall, wall, wall, (wall, wall), pages)
+        measured = {'a': Figures(time, 8 * mmap.PAGESIZE), 'b': figures(1)}
+        return [Result('title', measured, judge(contest, measured))]
+
+    runs = [judged(1.2, 3), judged(2.5, 4), judged(1.1, 0), judged(2.1, 9)]
+    assert [run[0].cleared[0].kept for run in runs] == [True, False, True, False]
+    ((result,), (kept,)) = results_of_processes(runs), results_of_processes([runs[0], runs[2]])
+    (cleared,) = result.cleared
+    assert (cleared.value, cleared.verdict) == (2.1, 'must')
+    assert (cleared.processes, cleared.when_kept) == ((2.1, 2.5), (1.1, 1.2))
+    assert cleared.is_open and result.figures['a'].time.faults == 9
+    # There is nothing that they could be held apart from.
+    assert kept.cleared[0].processes == (1.1, 1.2) and not kept.cleared[0].when_kept
+    assert not kept.cleared[0].is_open
+    again = results_of_data(json.loads(json.dumps(results_data([result]))))
+    assert again[0].cleared == [cleared]
+    row = bars_markdown(dict(usual=[result], kept=[], returned=[])).splitlines()[-1]
+    assert '| 2.1x | 2: 2.1 to 2.5x | 2: 1.1 to 1.2x |' in row
+
+
+@pytest.mark.skipif(sys.platform == 'win32', reason='pages are counted by Unix')
+def test_pages_that_are_handed_out_are_counted():
+    def touch():
+        with mmap.mmap(-1, 64 * mmap.PAGESIZE) as memory:
+            memory[:] = bytes(len(memory))
+
+    times = time_interleaved({'much': touch, 'little': lambda: None}, 3, shortest=0)
+    assert times['much'].faults >= 64 > 8 > times['little'].faults
 
 
 def test_contests_of_the_page():

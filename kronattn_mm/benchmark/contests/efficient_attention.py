@@ -40,11 +40,10 @@ def _name(size: tuple[int, int]) -> str:
 
 def _forward(size: tuple[int, int]) -> Contest:
     must, aim = _FORWARD[size]
-    bars = [Bar(f'EA forward, {_name(size)}', 'straightforward', OURS, must, aim)]
+    what = f'EA forward, {_name(size)}'
+    bars = [Bar(what, 'straightforward', OURS, must, aim, fresh='straightforward')]
     if size == (224, 320):
-        bars.append(
-            Bar(f'EA forward, {_name(size)}, over the floor', OURS, FLOOR, 2.0, 1.4, at_least=False)
-        )
+        bars.append(Bar(f'{what}, over the floor', OURS, FLOOR, 2.0, 1.4, at_least=False))
     return Contest(
         f'ea-forward-{size[0]}x{size[1]}',
         f'efficient attention, forward, {_name(size)}',
@@ -61,7 +60,7 @@ def _training(size: tuple[int, int]) -> Contest:
         f'efficient attention, forward + backward, {_name(size)}',
         lambda device: _enter_training(size, device),
         (
-            Bar(what, 'straightforward', OURS, must, aim),
+            Bar(what, 'straightforward', OURS, must, aim, fresh='straightforward'),
             Bar(f'{what}, over keeping the maps', OURS, _KEPT, 1.2, 1.0, at_least=False),
             Bar(
                 f'EA bytes kept for backward, {_name(size)}',
