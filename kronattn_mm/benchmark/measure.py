@@ -7,12 +7,16 @@ programs take the cores.
 """
 
 import ctypes
-import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+try:
+    import resource
+except ImportError:  # not Unix, which counts the pages that it hands out
+    resource = None
 
 import torch
 from torch import Tensor
@@ -23,8 +27,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
 # From which size on glibc takes a block from the system by itself, before it has seen any freed.
 _FIRST_THRESHOLD = 128 << 10
-# Pages that are handed out are counted by Unix.
-_COUNTED = importlib.util.find_spec('resource') is not None
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def time_interleaved(
             statistics.median(cpu for _, cpu, _ in values) if on_cpu else None,
             min(wall for wall, *_ in values),
             _quartiles([wall for wall, *_ in values]),
-            statistics.median(faults for *_, faults in values) if on_cpu and _COUNTED else None,
+            statistics.median(faults for *_, faults in values) if on_cpu and resource else None,
         )
         for name, values in turns.items()
     }
@@ -103,10 +105,8 @@ def time_interleaved(
 
 def _page_faults() -> int:
     """Return how many pages of memory this process was handed so far; 0 where nobody counts."""
-    if not _COUNTED:
+    if resource is None:
         return 0
-    import resource
-
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
