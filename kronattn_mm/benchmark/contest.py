@@ -166,9 +166,9 @@ class Cleared:
 
     @property
     def is_open(self) -> bool:
-        """Whether some of the processes reach ``must`` and others do not."""
-        ratios = (*(self.processes or (self.value,)), *self.when_kept)
-        return min(ratios) < self.bar.must < max(ratios)
+        """Whether some of the processes reach ``must`` and others do not, or some do not count."""
+        ratios = self.processes or (self.value,)
+        return bool(self.when_kept) or ratios[0] < self.bar.must < ratios[-1]
 
 
 def run_contest(

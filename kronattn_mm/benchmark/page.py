@@ -2,8 +2,9 @@
 
 With the allocator as it is, each contest has a process of its own, since what others before it
 freed would decide which memory is kept for it, and several such processes, since that is another
-thing in each: a contest whose ratios come out on both sides of a bar gets some more. One process
-keeps all freed memory and one returns all, which are the two ends, and change a process for good.
+thing in each: a contest whose ratios come out on both sides of a bar, or of which some do not
+count, gets some more. One process keeps all freed memory and one returns all, which are the two
+ends, and change a process for good.
 What each process measured stays in a folder until the page is written. The page's own words stay;
 what is between the two marks is replaced, with the chart and the data beside it.
 """
@@ -32,7 +33,8 @@ from .text import machine_text
 
 BEGIN = '<!-- measured by kronattn bench: what stands below is replaced -->'
 END = '<!-- end of what was measured -->'
-# Processes of a contest whose ratios lie on both sides of a bar, to those of the others.
+# Processes of a contest whose ratios lie on both sides of a bar, or do not all count, to those of
+# the others.
 MORE = 3
 
 
@@ -81,7 +83,8 @@ def measure_in_processes(
         contests (Sequence[Contest]): All of them, of which some are for one allocator only.
         options (Sequence[str]): Further options of ``kronattn bench``.
         processes (int): How many measure each contest with the allocator as it is; it is
-            :data:`MORE` times as many for those whose ratios lie on both sides of a bar.
+            :data:`MORE` times as many for those whose ratios lie on both sides of a bar or do not
+            all count.
         folder (Path): Where what each process measures is kept. What is there already is taken
             instead of measuring it.
 
@@ -219,7 +222,7 @@ def _measured(
         contests += (
             f' ({more[0]} for the {processes[more[0]]} of {processes.total()} contests whose '
         )
-        contests += f'ratios lay on both sides of a bar in the first {fewest})'
+        contests += f'ratios lay on both sides of a bar in the first {fewest} or did not all count)'
     return '\n\n'.join(
         [
             '## The bars',

@@ -155,7 +155,7 @@ def test_the_page_keeps_its_own_words(tmp_path):
     write_page(page, dict(usual=[default, default, some, some, some], kept=[], returned=[]))
     assert (
         '2 process(es) for each contest (5 for the 1 of 2 contests whose ratios lay on both sides '
-        'of a bar in the first 2), whose number,'
+        'of a bar in the first 2 or did not all count), whose number,'
     ) in page.read_text()
 
 

@@ -178,6 +178,8 @@ def test_processes_in_which_the_allocator_keeps_are_held_apart():
     # There is nothing that they could be held apart from.
     assert kept.cleared[0].processes == (1.1, 1.2) and not kept.cleared[0].when_kept
     assert not kept.cleared[0].is_open
+    (half,) = results_of_processes([judged(1.2, 3), judged(1.3, 4)])
+    assert half.cleared[0].is_open and half.cleared[0].processes == (1.3,)
     again = results_of_data(json.loads(json.dumps(results_data([result]))))
     assert again[0].cleared == [cleared]
     row = bars_markdown(dict(usual=[result], kept=[], returned=[])).splitlines()[-1]
