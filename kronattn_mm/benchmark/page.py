@@ -4,9 +4,9 @@ With the allocator as it is, each contest has a process of its own, since what o
 freed would decide which memory is kept for it, and several such processes, since that is another
 thing in each: a contest whose ratios come out on both sides of a bar, or of which some do not
 count, gets some more. One process keeps all freed memory and one returns all, which are the two
-ends, and change a process for good.
-What each process measured stays in a folder until the page is written. The page's own words stay;
-what is between the two marks is replaced, with the chart and the data beside it.
+ends, and change a process for good. What each process measured stays in a folder until the page is
+written. The page's own words stay; what is between the two marks is replaced, with the chart and
+the data beside it.
 """
 
 import json
