@@ -21,14 +21,7 @@ from typing import Any
 
 from ..visualization.report import write_text
 from .contest import Contest
-from .results import (
-    Result,
-    bars_markdown,
-    by_title,
-    figures_markdown,
-    results_of_data,
-    results_of_processes,
-)
+from .results import Result, bars_markdown, figures_markdown, results_of_data, results_of_processes
 from .text import machine_text
 
 BEGIN = '<!-- measured by kronattn bench: what stands below is replaced -->'
@@ -103,7 +96,7 @@ def measure_in_processes(
     usual = [process.round(every, number) for number in range(processes)]
     open_titles = {
         result.title
-        for result in results_of_processes([results_of_data(run['contests']) for run in usual])
+        for result in _medians(usual)
         if any(cleared.is_open for cleared in result.cleared)
     }
     still_open = [contest.key for contest in contests if contest.title in open_titles]
@@ -155,6 +148,11 @@ class _Process:
         return json.loads(file.read_text(encoding='utf-8'))
 
 
+def _medians(runs: Sequence[Mapping[str, Any]]) -> list[Result]:
+    """Return the medians of what ``--json`` wrote in several processes."""
+    return results_of_processes([results_of_data(run['contests']) for run in runs])
+
+
 def _check_settings(runs: Sequence[Mapping[str, Any]]) -> None:
     """Raise PageError if processes that go on one page differ in more than the allocator."""
     first, *others = ({**run['settings'], 'memory': None} for run in runs)
@@ -186,10 +184,7 @@ def write_page(page: Path, measured: Mapping[str, Sequence[dict[str, Any]]]) -> 
     from ..visualization.benchmark_chart import draw_bars
 
     check_page(page)
-    results = {
-        memory: results_of_processes([results_of_data(run['contests']) for run in runs])
-        for memory, runs in measured.items()
-    }
+    results = {memory: _medians(runs) for memory, runs in measured.items()}
     settings = measured['usual'][0]['settings']
     chart = page.parent / 'images' / f'{page.stem}.png'
     data = page.with_suffix('.json')
@@ -198,8 +193,8 @@ def write_page(page: Path, measured: Mapping[str, Sequence[dict[str, Any]]]) -> 
     chart.parent.mkdir(exist_ok=True)
     draw_bars(chart, results, machine_text(settings))
     write_text(data, json.dumps(measured, indent=1) + '\n')
-    runs = by_title([results_of_data(run['contests']) for run in measured['usual']])
-    processes = Counter(len(of_contest) for of_contest in runs.values())
+    of_contests = Counter(c['title'] for run in measured['usual'] for c in run['contests'])
+    processes = Counter(of_contests.values())
     text = _measured(results, settings, processes, f'images/{chart.name}', data.name)
     write_text(page, f'{before}{BEGIN}\n\n{text}\n\n{END}{after}')
     shutil.rmtree(folder_of(page), ignore_errors=True)

@@ -49,22 +49,17 @@ def results_of_processes(runs: Sequence[Sequence[Result]]) -> list[Result]:
     Args:
         runs (Sequence[Sequence[Result]]): The contests from each process. Not all have all.
     """
+    contests: dict[str, list[Result]] = {}
+    for result in (result for run in runs for result in run):
+        contests.setdefault(result.title, []).append(result)
     medians = []
-    for results in by_title(runs).values():
+    for results in contests.values():
         bars = [median_of_processes(bar) for bar in zip(*(r.cleared for r in results), strict=True)]
         middle = results[0]
         if bars:
             middle = next(r for r in results if r.cleared[0].value == bars[0].value)
         medians.append(replace(middle, cleared=bars))
     return medians
-
-
-def by_title(runs: Sequence[Sequence[Result]]) -> dict[str, list[Result]]:
-    """Return the results of each contest, by its title, in the order in which they appear."""
-    contests: dict[str, list[Result]] = {}
-    for result in (result for run in runs for result in run):
-        contests.setdefault(result.title, []).append(result)
-    return contests
 
 
 def results_text(results: Sequence[Result]) -> str:
