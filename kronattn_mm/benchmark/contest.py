@@ -168,7 +168,12 @@ class Cleared:
     def is_open(self) -> bool:
         """Whether some of the processes reach ``must`` and others do not, or some do not count."""
         ratios = self.processes or (self.value,)
-        return bool(self.when_kept) or ratios[0] < self.bar.must < ratios[-1]
+        return self.kept or bool(self.when_kept) or ratios[0] < self.bar.must < ratios[-1]
+
+    @property
+    def counted(self) -> int:
+        """Processes that count."""
+        return 0 if self.kept else len(self.processes or (self.value,))
 
 
 def run_contest(

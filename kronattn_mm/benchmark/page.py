@@ -14,21 +14,21 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..visualization.report import write_text
-from .contest import Contest
+from .contest import Cleared, Contest
 from .results import Result, bars_markdown, figures_markdown, results_of_data, results_of_processes
 from .text import machine_text
 
 BEGIN = '<!-- measured by kronattn bench: what stands below is replaced -->'
 END = '<!-- end of what was measured -->'
-# Processes of a contest whose ratios lie on both sides of a bar, or do not all count, to those of
-# the others.
-MORE = 3
+# Processes that count of a contest whose ratios lie on both sides of a bar, or do not all count, to
+# those of the others; and all of its processes at most, since in some every one may not count.
+MORE, MOST = 3, 9
 
 
 class PageError(ValueError):
@@ -76,8 +76,8 @@ def measure_in_processes(
         contests (Sequence[Contest]): All of them, of which some are for one allocator only.
         options (Sequence[str]): Further options of ``kronattn bench``.
         processes (int): How many measure each contest with the allocator as it is; it is
-            :data:`MORE` times as many for those whose ratios lie on both sides of a bar or do not
-            all count.
+            :data:`MORE` times as many that count, of :data:`MOST` times as many at most, for those
+            whose ratios lie on both sides of a bar or do not all count.
         folder (Path): Where what each process measures is kept. What is there already is taken
             instead of measuring it.
 
@@ -94,14 +94,17 @@ def measure_in_processes(
     some = [contest.key for contest in contests if contest.all_allocators]
     process = _Process(folder, options)
     usual = [process.round(every, number) for number in range(processes)]
-    open_titles = {
-        result.title
-        for result in _medians(usual)
-        if any(cleared.is_open for cleared in result.cleared)
-    }
-    still_open = [contest.key for contest in contests if contest.title in open_titles]
-    if still_open:
-        usual += [process.round(still_open, n) for n in range(processes, MORE * processes)]
+    opened = _counted(usual, lambda cleared: cleared.is_open)
+    for number in range(processes, MOST * processes):
+        counted = _counted(usual)
+        lacking = [
+            contest.key
+            for contest in contests
+            if contest.title in opened and counted[contest.title] < MORE * processes
+        ]
+        if not lacking:
+            break
+        usual.append(process.round(lacking, number))
     measured = dict(
         usual=usual,
         kept=[process.measure(some, 'kept', 'kept')],
@@ -151,6 +154,17 @@ class _Process:
 def _medians(runs: Sequence[Mapping[str, Any]]) -> list[Result]:
     """Return the medians of what ``--json`` wrote in several processes."""
     return results_of_processes([results_of_data(run['contests']) for run in runs])
+
+
+def _counted(
+    runs: Sequence[Mapping[str, Any]], of: Callable[[Cleared], bool] = lambda cleared: True
+) -> dict[str, int]:
+    """Return how many processes count, by title, of contests that have such a bar."""
+    counted = {}
+    for result in _medians(runs):
+        if any(of(cleared) for cleared in result.cleared):
+            counted[result.title] = min(cleared.counted for cleared in result.cleared)
+    return counted
 
 
 def _check_settings(runs: Sequence[Mapping[str, Any]]) -> None:
@@ -214,10 +228,10 @@ def _measured(
     fewest, *more = sorted(processes)
     contests = f'{fewest} process(es) for each contest'
     if more:
-        contests += (
-            f' ({more[0]} for the {processes[more[0]]} of {processes.total()} contests whose '
-        )
-        contests += f'ratios lay on both sides of a bar in the first {fewest} or did not all count)'
+        numbers = f'{more[0]} to {more[-1]}' if len(more) > 1 else f'{more[0]}'
+        opened = f'{processes.total() - processes[fewest]} of {processes.total()} contests'
+        contests += f' ({numbers} for the {opened} whose ratios lay on both sides of a bar in the '
+        contests += f'first {fewest} or did not all count, until {MORE * fewest} counted)'
     return '\n\n'.join(
         [
             '## The bars',

@@ -121,8 +121,8 @@ def parse_arguments(
         type=positive_integer,
         metavar='N',
         help='for --page, processes that measure with the usual allocator, of which the median is '
-        f'taken; {MORE} times as many where their ratios lie on both sides of a bar (default: '
-        f'{bench_runs.PROCESSES})',
+        f'taken; {MORE} times as many that count where ratios lie on both sides of a bar or do not '
+        f'all count (default: {bench_runs.PROCESSES})',
     )
     contests.add_argument(
         '--resume',

@@ -9,7 +9,7 @@ from analysis_tool import call_tool
 from PIL import Image
 
 from kronattn_mm.benchmark import Bar, Contest, Contestant, Entry, judge, run_contest
-from kronattn_mm.benchmark.contest import Figures
+from kronattn_mm.benchmark.contest import Cleared, Figures
 from kronattn_mm.benchmark.contests import CONTESTS
 from kronattn_mm.benchmark.measure import Time
 from kronattn_mm.benchmark.page import (
@@ -155,7 +155,7 @@ def test_the_page_keeps_its_own_words(tmp_path):
     write_page(page, dict(usual=[default, default, some, some, some], kept=[], returned=[]))
     assert (
         '2 process(es) for each contest (5 for the 1 of 2 contests whose ratios lay on both sides '
-        'of a bar in the first 2 or did not all count), whose number,'
+        'of a bar in the first 2 or did not all count, until 6 counted), whose number,'
     ) in page.read_text()
 
 
@@ -245,6 +245,37 @@ def test_more_processes_where_the_ratios_lie_on_both_sides_of_a_bar(tmp_path, mo
     assert [len(run['contests']) for run in measured['usual']] == [2, 2, 2, 1, 1, 1, 1, 1, 1]
     assert asked[:6] == [f'{n}-{key}' for n in range(3) for key in (first, second)]
     assert asked[6:] == [*(f'{n}-{first}' for n in range(3, 9)), 'kept', 'returned']
+
+
+@pytest.mark.parametrize(
+    ('keeps', 'expected'),
+    [
+        ([False] * 3, 3),
+        # One of two counts, at last six of twelve, or of so many that there is an end to it.
+        ([True, False], 12),
+        ([True] * 9 + [False], 18),
+        ([True], 18),
+    ],
+)
+def test_more_processes_until_enough_of_them_count(tmp_path, monkeypatch, keeps, expected):
+    contest = dataclasses.replace(SMALL[0], bars=(Bar('two over one', 'two', 'one', 2, 3),))
+
+    def measure(process, keys, memory, name):
+        if memory == 'usual':
+            asked.append(name)
+        time = Time(3, 3, 3, (3, 3))
+        kept = keeps[(len(asked) - 1) % len(keeps)]
+        result = Result(
+            contest.title, {'two': Figures(time)}, [Cleared(contest.bars[0], 3, 'aim', kept=kept)]
+        )
+        return json.loads(json.dumps(dict(settings={}, contests=results_data([result]))))
+
+    asked = []
+    monkeypatch.setattr('kronattn_mm.benchmark.page._Process.measure', measure)
+    processes = 3 if expected == 3 else 2
+    measured = measure_in_processes([contest], [], processes, tmp_path)
+    assert len(measured['usual']) == expected
+    assert asked == [f'{n}-{contest.key}' for n in range(expected)]
 
 
 @pytest.mark.parametrize('text', ['', BEGIN, f'{END}\n{BEGIN}', f'{BEGIN}{BEGIN}{END}'])

@@ -174,10 +174,10 @@ def test_processes_in_which_the_allocator_keeps_are_held_apart():
     (cleared,) = result.cleared
     assert (cleared.value, cleared.verdict) == (2.1, 'must')
     assert (cleared.processes, cleared.when_kept) == ((2.1, 2.5), (1.1, 1.2))
-    assert cleared.is_open and result.figures['a'].time.faults == 9
+    assert cleared.is_open and cleared.counted == 2 and result.figures['a'].time.faults == 9
     # There is nothing that they could be held apart from.
     assert kept.cleared[0].processes == (1.1, 1.2) and not kept.cleared[0].when_kept
-    assert not kept.cleared[0].is_open
+    assert kept.cleared[0].is_open and kept.cleared[0].counted == 0
     (half,) = results_of_processes([judged(1.2, 3), judged(1.3, 4)])
     assert half.cleared[0].is_open and half.cleared[0].processes == (1.3,)
     again = results_of_data(json.loads(json.dumps(results_data([result]))))
