@@ -3,6 +3,7 @@
 import mmap
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,12 +12,14 @@ from kronattn_mm.layers import EfficientAttention2d
 from kronattn_mm.ops import fresh_memory
 from kronattn_mm.ops.fresh_memory import SMALLEST, in_large_pages
 
+LARGE = 2 << 20
 LARGE_PAGES = Path('/sys/kernel/mm/transparent_hugepage/enabled')
 
 
 @pytest.fixture
 def asked(monkeypatch):
     calls = []
+    monkeypatch.setattr(fresh_memory, '_SLOW', 60)
     monkeypatch.setattr(fresh_memory, '_advise', lambda: lambda *call: calls.append(call))
     return calls
 
@@ -27,11 +30,25 @@ def asked(monkeypatch):
 def test_whole_pages_inside_the_tensor(asked, dtype, offset):
     fresh = torch.empty(offset + SMALLEST // dtype.itemsize, dtype=dtype)[offset:]
     assert in_large_pages(fresh) is fresh
-    ((start, length, advice),) = asked
+    (start, first, _), (rest, length, _) = asked
+    assert {advice for *_, advice in asked} == {mmap.MADV_HUGEPAGE}
+    assert start + first == rest and rest % LARGE == 0 and first >= LARGE, 'a whole large page'
     assert start % mmap.PAGESIZE == length % mmap.PAGESIZE == 0
     end = fresh.data_ptr() + fresh.numel() * fresh.element_size()
-    assert fresh.data_ptr() <= start and start + length <= end
-    assert length > SMALLEST - 2 * mmap.PAGESIZE and advice == mmap.MADV_HUGEPAGE
+    assert fresh.data_ptr() <= start and rest + length <= end
+    assert first + length > SMALLEST - 2 * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(not hasattr(mmap, 'MADV_HUGEPAGE'), reason='large pages are asked of Linux')
+def test_no_more_are_asked_for_where_the_first_was_not_ready(asked, monkeypatch):
+    monkeypatch.setattr(fresh_memory, '_SLOW', 0.001)
+    clock = SimpleNamespace(perf_counter=iter([1.0, 1.002]).__next__)
+    monkeypatch.setattr(fresh_memory, 'time', clock)
+    fresh = in_large_pages(torch.ones(SMALLEST, dtype=torch.uint8))
+    ((start, length, _),) = asked
+    assert LARGE <= length < 2 * LARGE and start - fresh.data_ptr() < mmap.PAGESIZE
+    # Of what is there, one byte in all is written to.
+    assert (fresh != 1).sum() == 1
 
 
 def test_nothing_is_asked_for_what_is_small_or_elsewhere(asked, monkeypatch):
@@ -48,13 +65,14 @@ def test_efficient_attention_asks_at_inference(asked):
     layer, x = EfficientAttention2d(256, 16, 16, zero_init=False), torch.randn(1, 256, 128, 129)
     with torch.no_grad():
         layer(x)
-    assert len(asked) == 1
+    assert len(asked) == 2
     layer(x.requires_grad_()).sum().backward()
-    assert len(asked) == 1, 'nor in its backward pass'
+    assert len(asked) == 2, 'nor in its backward pass'
 
 
 @pytest.mark.skipif(not LARGE_PAGES.exists(), reason='no Linux with transparent large pages')
-def test_linux_has_been_asked():
+def test_linux_has_been_asked(monkeypatch):
+    monkeypatch.setattr(fresh_memory, '_SLOW', 60)
     fresh = in_large_pages(torch.empty(16 << 20))
     middle, inside = fresh.data_ptr() + 2 * fresh.numel(), False
     for line in Path('/proc/self/smaps').read_text().splitlines():
