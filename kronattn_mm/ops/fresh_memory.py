@@ -7,9 +7,9 @@ the system has no large pages, or none left, the small ones come as before.
 
 It pays where one call soon follows the other. A virtual machine may give free large pages back to
 its host within seconds, and getting one again then takes longer than many small ones. So the first
-large page of a block is written to at once, by the clock, and where it was not ready no more are
-asked for. And efficient attention, whose training steps have seconds between them, does not ask in
-training.
+two of a block are written to at once, by the clock (one may just have been freed), and where they
+were not ready no more are asked for. And efficient attention, whose training steps have seconds
+between them, does not ask in training.
 """
 
 import ctypes
@@ -45,12 +45,13 @@ def in_large_pages(fresh: Tensor) -> Tensor:
     start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
     end = (address + size) // mmap.PAGESIZE * mmap.PAGESIZE
     first = -(-address // _LARGE) * _LARGE
-    rest = first + _LARGE
+    second, rest = first + _LARGE, first + 2 * _LARGE
     # A refusal is no error: the memory is as good as before.
     _advise()(start, rest - start, _LARGE_PAGES)
     began = time.perf_counter()
-    ctypes.memset(first, 0, 1)
-    if time.perf_counter() - began < _SLOW:
+    for page in (first, second):
+        ctypes.memset(page, 0, 1)
+    if time.perf_counter() - began < 2 * _SLOW:
         _advise()(rest, end - rest, _LARGE_PAGES)
     return fresh
 
