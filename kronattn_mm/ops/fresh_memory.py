@@ -6,10 +6,10 @@ of 4 KB that takes several times as long as the writing itself. Asked to (``madv
 the system has no large pages, or none left, the small ones come as before.
 
 It pays where one call soon follows the other. A virtual machine may give free large pages back to
-its host within seconds, and getting one again then takes longer than many small ones. So the first
-two of a block are written to at once, by the clock (one may just have been freed), and where they
-were not ready no more are asked for. And efficient attention, whose training steps have seconds
-between them, does not ask in training.
+its host within seconds, and getting one again then takes longer than many small ones. So pages are
+asked for and first written to one after the other, by the clock, and after one that was not ready
+no more are asked for. And efficient attention, whose training steps have seconds between them, does
+not ask in training.
 """
 
 import ctypes
@@ -42,17 +42,14 @@ def in_large_pages(fresh: Tensor) -> Tensor:
     if _LARGE_PAGES is None or size < SMALLEST or fresh.device.type != 'cpu':
         return fresh
     address = fresh.data_ptr()
-    start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
-    end = (address + size) // mmap.PAGESIZE * mmap.PAGESIZE
     first = -(-address // _LARGE) * _LARGE
-    second, rest = first + _LARGE, first + 2 * _LARGE
-    # A refusal is no error: the memory is as good as before.
-    _advise()(start, rest - start, _LARGE_PAGES)
-    began = time.perf_counter()
-    for page in (first, second):
+    for page in range(first, address + size - _LARGE + 1, _LARGE):
+        # A refusal is no error: the memory is as good as before.
+        _advise()(page, _LARGE, _LARGE_PAGES)
+        began = time.perf_counter()
         ctypes.memset(page, 0, 1)
-    if time.perf_counter() - began < 2 * _SLOW:
-        _advise()(rest, end - rest, _LARGE_PAGES)
+        if time.perf_counter() - began > _SLOW:
+            break
     return fresh
 
 
