@@ -3,7 +3,6 @@
 import mmap
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ LARGE_PAGES = Path('/sys/kernel/mm/transparent_hugepage/enabled')
 @pytest.fixture
 def asked(monkeypatch):
     calls = []
-    monkeypatch.setattr(fresh_memory, '_SLOW', 60)
     monkeypatch.setattr(fresh_memory, '_advise', lambda: lambda *call: calls.append(call))
     return calls
 
@@ -39,15 +37,10 @@ def test_whole_pages_inside_the_tensor(asked, dtype, offset):
 
 
 @pytest.mark.skipif(not hasattr(mmap, 'MADV_HUGEPAGE'), reason='large pages are asked of Linux')
-def test_no_more_are_asked_for_after_one_that_was_not_ready(asked, monkeypatch):
-    monkeypatch.setattr(fresh_memory, '_SLOW', 0.0005)
-    clock = SimpleNamespace(perf_counter=iter([1.0, 1.0001, 1.001, 1.003]).__next__)
-    monkeypatch.setattr(fresh_memory, 'time', clock)
+def test_each_page_is_written_to_and_nothing_else(asked):
     fresh = in_large_pages(torch.ones(SMALLEST, dtype=torch.uint8))
-    assert len(asked) == 2
-    # Of what is there, one byte of each of the two is written to.
     written = (fresh != 1).nonzero()[:, 0] + fresh.data_ptr()
-    assert written.tolist() == [start for start, *_ in asked]
+    assert written.tolist() == [start for start, *_ in asked] and len(asked) >= 7
 
 
 def test_nothing_is_asked_for_what_is_small_or_elsewhere(asked, monkeypatch):
@@ -70,8 +63,7 @@ def test_efficient_attention_asks_at_inference(asked):
 
 
 @pytest.mark.skipif(not LARGE_PAGES.exists(), reason='no Linux with transparent large pages')
-def test_linux_has_been_asked(monkeypatch):
-    monkeypatch.setattr(fresh_memory, '_SLOW', 60)
+def test_linux_has_been_asked():
     fresh = in_large_pages(torch.empty(16 << 20))
     middle, inside = fresh.data_ptr() + 2 * fresh.numel(), False
     for line in Path('/proc/self/smaps').read_text().splitlines():
