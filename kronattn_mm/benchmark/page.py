@@ -14,13 +14,13 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..visualization.report import write_text
-from .contest import Cleared, Contest
+from .contest import Contest
 from .results import Result, bars_markdown, figures_markdown, results_of_data, results_of_processes
 from .text import machine_text
 
@@ -94,17 +94,21 @@ def measure_in_processes(
     some = [contest.key for contest in contests if contest.all_allocators]
     process = _Process(folder, options)
     usual = [process.round(every, number) for number in range(processes)]
-    opened = _counted(usual, lambda cleared: cleared.is_open)
+    wanting = {
+        result.title
+        for result in _medians(usual)
+        if any(cleared.is_open for cleared in result.cleared)
+    }
     for number in range(processes, MOST * processes):
-        counted = _counted(usual)
-        lacking = [
-            contest.key
-            for contest in contests
-            if contest.title in opened and counted[contest.title] < MORE * processes
-        ]
-        if not lacking:
+        wanting -= {
+            result.title
+            for result in _medians(usual)
+            if all(cleared.counted >= MORE * processes for cleared in result.cleared)
+        }
+        if not wanting:
             break
-        usual.append(process.round(lacking, number))
+        keys = [contest.key for contest in contests if contest.title in wanting]
+        usual.append(process.round(keys, number))
     measured = dict(
         usual=usual,
         kept=[process.measure(some, 'kept', 'kept')],
@@ -154,17 +158,6 @@ class _Process:
 def _medians(runs: Sequence[Mapping[str, Any]]) -> list[Result]:
     """Return the medians of what ``--json`` wrote in several processes."""
     return results_of_processes([results_of_data(run['contests']) for run in runs])
-
-
-def _counted(
-    runs: Sequence[Mapping[str, Any]], of: Callable[[Cleared], bool] = lambda cleared: True
-) -> dict[str, int]:
-    """Return how many processes count, by title, of contests that have such a bar."""
-    counted = {}
-    for result in _medians(runs):
-        if any(of(cleared) for cleared in result.cleared):
-            counted[result.title] = min(cleared.counted for cleared in result.cleared)
-    return counted
 
 
 def _check_settings(runs: Sequence[Mapping[str, Any]]) -> None:
